@@ -131,9 +131,9 @@ impl Sender {
 
     /// Waits for the write queue, and for an orphaned write in it.
     fn poll_queue_turn(&self, descriptor: &Rc<Descriptor>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut ticket = self.ticket.take();
-        let begin = descriptor.write.poll_begin(&descriptor.core, &mut ticket, cx);
-        self.ticket.set(ticket);
+        // Put back also if a waker panics.
+        let mut ticket = PutBack(&self.ticket, self.ticket.take());
+        let begin = descriptor.write.poll_begin(&descriptor.core, &mut ticket.1, cx);
         begin.map(|_| ())
     }
 
@@ -202,6 +202,14 @@ impl Sender {
     /// The bridge was dropped. The loop sends the rest: the operation in flight keeps this sender alive.
     pub(super) fn detach(&self) {
         drop(self.waiting.take());
+    }
+}
+
+struct PutBack<'a>(&'a Cell<Ticket>, Ticket);
+
+impl Drop for PutBack<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.1);
     }
 }
 

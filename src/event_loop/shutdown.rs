@@ -55,7 +55,7 @@ impl LoopCore {
         self.drop_watchers();
         self.drop_stdio();
         self.drop_scheduled();
-        let reaped_all = self.reap_all();
+        self.reap_all();
         for item in self.inbox.close() {
             match item {
                 RemoteEvent::Exception(exception) => report(exception),
@@ -67,10 +67,12 @@ impl LoopCore {
         let closed = Closed::after(&**self.driver.borrow(), false);
         let driver = self.driver.replace(Box::new(closed));
         let mut closed = Closed::after(&*driver, false);
+        // Destructors can start operations until the driver is replaced.
+        let has_in_flight = self.ops.in_flight() > 0;
         // With nothing borrowed: the destructor of a driver may be foreign code.
-        closed.keep(driver, !reaped_all);
+        closed.keep(driver, has_in_flight);
         self.driver.replace(Box::new(closed));
-        if !reaped_all {
+        if has_in_flight {
             report(Exception::error(
                 format!(
                     "{} operations did not complete within {:?}",
@@ -104,14 +106,14 @@ impl LoopCore {
         guard("the exception handler's destructor", || drop(handler));
     }
 
-    /// Waits until every operation has completed. False if `close_within` passes first.
-    fn reap_all(&self) -> bool {
+    /// Waits until every operation has completed, for `close_within` at most.
+    fn reap_all(&self) {
         self.cancel_all_ops();
         // A limit beyond the range of the clock is none.
         let deadline = std::time::Instant::now().checked_add(self.close_within);
         while self.ops.in_flight() > 0 {
             if deadline.is_some_and(|deadline| std::time::Instant::now() > deadline) {
-                return false;
+                return;
             }
             let wait = match self.clock_stands_still() {
                 true => {
@@ -120,9 +122,7 @@ impl LoopCore {
                 }
                 false => Wait::Until(self.now() + Duration::from_millis(100)),
             };
-            let Ok(completed) = self.drive(wait) else {
-                return self.ops.in_flight() == 0;
-            };
+            let Ok(completed) = self.drive(wait) else { return };
             // A cancel request can miss an operation that is changing state, and a destructor can start a new one.
             if completed.is_empty() && !self.inbox.has_events() {
                 self.cancel_all_ops();
@@ -131,7 +131,6 @@ impl LoopCore {
             // Drop the calls and wakes that arrive meanwhile: the loop no longer runs them.
             self.drop_scheduled();
         }
-        true
     }
 
     fn cancel_all_ops(&self) {

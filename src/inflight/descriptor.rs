@@ -159,8 +159,8 @@ impl OwnedDescriptor {
             let why = "the driver's sockets are its own: they have no kernel descriptor";
             return refuse(io::ErrorKind::Unsupported, why);
         }
-        self.descriptor.read.absorb_orphan(self.core());
-        self.descriptor.write.absorb_orphan(self.core());
+        self.descriptor.read.absorb_if_free(self.core());
+        self.descriptor.write.absorb_if_free(self.core());
         if self.descriptor.read.is_busy() {
             let why = "a read is in flight, or a dropped read has received data: read again first";
             return refuse(io::ErrorKind::WouldBlock, why);
@@ -197,9 +197,12 @@ impl Drop for OwnedDescriptor {
         }
         let mut has_cancelled = false;
         self.descriptor.is_handle_dropped.set(true);
-        for queue in [&self.descriptor.read, &self.descriptor.write] {
-            let Some(id) = queue.op.get() else { continue };
+        let queues = [&self.descriptor.read, &self.descriptor.write];
+        for id in queues.iter().filter_map(|queue| queue.op.get()) {
             core.keep_open(id, &self.descriptor);
+        }
+        for queue in queues {
+            let Some(id) = queue.op.get() else { continue };
             if !core.request_cancel_listened(id) {
                 queue.op.set(None);
                 core.orphan(id, OnOrphan::Discard);

@@ -71,7 +71,7 @@ impl LoopCore {
         let undo = OnDrop(|| {
             // SAFETY: `store_payload::<T>` filled this slot, and nothing has taken the payload or started the operation.
             guard("a buffer's destructor", || unsafe { drop_payload::<T>(slot.payload()) });
-            self.ops.release(slot);
+            self.ops.unreserve(reserved);
         });
         // SAFETY: the payload was just written and has no other pointer to it. This is the last reference made into it
         // before the operation completes.
@@ -305,6 +305,7 @@ impl LoopCore {
         let result = slot.result.replace(OpResult::new(Err(errno::CANCELED)));
         let (op, prefix, res) = (*slot.op(), slot.prefix.get(), result.res());
         let received = res.unwrap_or(0) as usize;
+        salvage.error = lasting_error(res);
         if let Some(buffer) = self.take_buffer(result) {
             salvage.bytes = buffer.filled().to_vec();
         }
@@ -342,16 +343,16 @@ impl LoopCore {
                     salvage.meta = Some(unsafe { (*message).open() });
                 }
             }
+            Op::RecvManaged { .. } => {}
+            // The next call does not return the error of a dropped one that was no read.
             Op::Accept { .. }
             | Op::Connect { .. }
             | Op::Send { .. }
             | Op::SendMessage { .. }
             | Op::SendVectored { .. }
             | Op::Readiness { .. }
-            | Op::RecvManaged { .. }
-            | Op::File(_) => {}
+            | Op::File(_) => salvage.error = None,
         }
-        salvage.error = lasting_error(res);
         self.discard(id);
         salvage
     }
@@ -371,7 +372,7 @@ impl LoopCore {
         if is_in_flight {
             self.set_owner(slot);
         }
-        drop((waiter, listener));
+        guard("a waker's destructor", || drop((waiter, listener)));
         if is_in_flight {
             self.request_cancel(id);
         } else if on_orphan == OnOrphan::Discard {

@@ -205,8 +205,16 @@ impl IoQueue {
         Poll::Ready(())
     }
 
-    /// Keeps the bytes that an earlier call's operation had received, if it has completed.
-    pub(crate) fn absorb_orphan(&self, core: &LoopCore) {
+    /// As `absorb_orphan`, unless a caller holds the queue: the operation is then its own.
+    pub(crate) fn absorb_if_free(&self, core: &LoopCore) {
+        if !self.has_flag(HELD) {
+            self.absorb_orphan(core);
+        }
+    }
+
+    /// Keeps the bytes that an earlier call's operation had received, if it has completed. The caller must hold the
+    /// queue, or nobody may.
+    fn absorb_orphan(&self, core: &LoopCore) {
         if let Some(id) = self.op.get()
             && core.is_complete(id)
         {

@@ -108,7 +108,7 @@ impl ByteStream {
         let result = count(op_result.res());
         if queue.has_bytes() {
             let (mut received, mut left) = (Vec::new(), *result.as_ref().unwrap_or(&0));
-            let lent = bufs.iter().filter(|buf| buf.capacity() > 0).zip(&slices);
+            let lent = bufs.iter_mut().filter(|buf| buf.capacity() > 0).zip(&slices);
             for (buf, slice) in lent {
                 let part = left.min(slice.len).min(buf.capacity());
                 // SAFETY: the kernel has filled the buffers in order, each to its capacity before the next.
@@ -356,10 +356,11 @@ impl<B: IoBufMut> Future for ReadExact<'_, B> {
             let received = this.filled + result.res().unwrap_or(0) as usize;
             let is_overtaken = queue.has_bytes();
             if result.res().is_ok_and(|count| count > 0) && received < this.len && !is_overtaken {
-                this.filled = received;
                 let (descriptor, len) = (&this.bytes.owned.descriptor, this.len);
                 let plan = plan_recv(descriptor, this.bytes.medium, |buf| fill_range(buf, received, len));
                 this.op.restart(core, queue, received, plan);
+                // Not before: if the buffer panics, the next poll counts this operation again.
+                this.filled = received;
                 continue;
             }
             let (result, buf) = this.op.take(core, queue, done);
@@ -388,7 +389,7 @@ impl<B: IoBufMut> ReadExact<'_, B> {
 
     /// Puts the received bytes back for the next read.
     fn fail(&mut self, queue: &IoQueue, error: io::Error) -> Poll<BufResult<(), B>> {
-        let buf = self.buf.as_ref().expect("no operation has the buffer");
+        let buf = self.buf.as_mut().expect("no operation has the buffer");
         if self.filled > 0 {
             // SAFETY: the buffer's first `filled` bytes were received.
             queue.put_back(unsafe { received_in(buf, self.filled) });
@@ -654,8 +655,9 @@ impl<'a, B: IoBuf> Sending<'a, B> {
                 let Some(res) = (unsafe { core.attempt(&self.bytes.send_op(ptr, len)) }) else {
                     break;
                 };
-                if let Some(result) = advance(self.bytes, &mut self.sent, self.len, res, all) {
-                    return self.finish(result);
+                match self.advance(res, all) {
+                    Ok(sent) => self.sent = sent,
+                    Err(result) => return self.finish(result),
                 }
             }
             if let Some(buf) = self.buf.take() {
@@ -665,21 +667,35 @@ impl<'a, B: IoBuf> Sending<'a, B> {
         }
         loop {
             let done = ready!(self.op.poll_done(core, cx));
-            if let Some(result) = advance(self.bytes, &mut self.sent, self.len, done.result().res(), all) {
-                let (_, buf) = self.op.take(core, queue, done);
-                queue.end(&mut self.ticket);
-                return Poll::Ready((result, buf));
+            match self.advance(done.result().res(), all) {
+                Ok(sent) => self.send_more(sent),
+                Err(result) => {
+                    let (_, buf) = self.op.take(core, queue, done);
+                    queue.end(&mut self.ticket);
+                    return Poll::Ready((result, buf));
+                }
             }
-            self.send_more();
+        }
+    }
+
+    /// The number of bytes sent after one more send, or the result of the write if that was the last one.
+    #[inline]
+    fn advance(&self, res: OsResult, all: bool) -> Result<usize, io::Result<usize>> {
+        match self.bytes.sent(res) {
+            Ok(0) if all => Err(Err(io::ErrorKind::WriteZero.into())),
+            Ok(count) if self.sent + count >= self.len || !all => Err(Ok(self.sent + count)),
+            Ok(count) => Ok(self.sent + count),
+            Err(error) => Err(Err(error)),
         }
     }
 
     /// Sends the rest, with the buffer where it is: in the slot of the send that has completed.
     #[cold]
-    fn send_more(&mut self) {
+    fn send_more(&mut self, sent: usize) {
         let (core, queue) = self.bytes.writing();
-        let plan = self.bytes.plan_send(self.sent);
-        self.op.restart(core, queue, 0, plan);
+        self.op.restart(core, queue, 0, self.bytes.plan_send(sent));
+        // Not before: if the buffer panics, the next poll counts this operation again.
+        self.sent = sent;
     }
 
     /// Ends a write whose buffer no operation has.
@@ -691,17 +707,6 @@ impl<'a, B: IoBuf> Sending<'a, B> {
             None => polled_after_completion(),
         }
     }
-}
-
-/// Counts the bytes of one send. Returns the result of the write if this was its last send.
-#[inline]
-fn advance(bytes: &ByteStream, sent: &mut usize, len: usize, res: OsResult, all: bool) -> Option<io::Result<usize>> {
-    match bytes.sent(res) {
-        Ok(0) if all => return Some(Err(io::ErrorKind::WriteZero.into())),
-        Ok(count) => *sent += count,
-        Err(error) => return Some(Err(error)),
-    }
-    (*sent >= len || !all).then_some(Ok(*sent))
 }
 
 /// As for `Read`.
@@ -791,8 +796,11 @@ macro_rules! reading_methods {
         /// almost certainly a mistake.
         ///
         /// **Cancel safety:** after a cancellation or an error, the next read returns the bytes received so far.
-        pub async fn read_exact<B: $crate::io::IoBufMut>(&self, buf: B) -> $crate::io::BufResult<(), B> {
-            self.bytes().read_exact(buf).await
+        pub fn read_exact<B: $crate::io::IoBufMut>(
+            &self,
+            buf: B,
+        ) -> impl Future<Output = $crate::io::BufResult<(), B>> {
+            self.bytes().read_exact(buf)
         }
 
         /// Receives into a buffer of the runtime's pool, taken only when data arrives: an idle stream holds none. An
@@ -857,11 +865,12 @@ pub(crate) fn count(res: OsResult) -> io::Result<usize> {
 unsafe fn finish_read<B: IoBufMut>(queue: &IoQueue, res: OsResult, mut buf: B) -> BufResult<usize, B> {
     let result = count(res);
     let received = *result.as_ref().unwrap_or(&0);
-    // SAFETY: the kernel has written this many bytes.
-    if queue.append_if_overtaken(unsafe { received_in(&buf, received) }, None, res)
-        && let Some(served) = queue.serve(&mut buf)
-    {
-        return (served.map_err(from_code), buf);
+    if queue.has_bytes() {
+        // SAFETY: the kernel has written this many bytes.
+        queue.append_if_overtaken(unsafe { received_in(&mut buf, received) }, None, res);
+        if let Some(served) = queue.serve(&mut buf) {
+            return (served.map_err(from_code), buf);
+        }
     }
     if let Ok(count) = result {
         // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
@@ -875,9 +884,10 @@ unsafe fn finish_read<B: IoBufMut>(queue: &IoQueue, res: OsResult, mut buf: B) -
 /// # Safety
 ///
 /// This many bytes were received into the buffer.
-unsafe fn received_in<B: IoBufMut>(buf: &B, count: usize) -> &[u8] {
+unsafe fn received_in<B: IoBufMut>(buf: &mut B, count: usize) -> &[u8] {
+    // Not `as_ptr`, which may be valid for the buffer's length only.
     // SAFETY: the caller's promise, and the buffer is not written to while it is borrowed.
-    unsafe { std::slice::from_raw_parts(buf.as_ptr(), count) }
+    unsafe { std::slice::from_raw_parts(buf.as_mut_ptr(), count) }
 }
 
 /// Copies leftover bytes into the first `len` bytes of a buffer, and does not change its length.

@@ -74,10 +74,19 @@ impl OpTable {
         slot
     }
 
-    /// Frees a slot whose operation has completed or was not started. Its payload must be gone already.
+    /// Gives back a slot whose operation was not started. Its payload must be gone already.
+    #[cold]
+    pub(super) fn unreserve(&self, slot: NonNull<OpSlot>) {
+        self.free.push(slot);
+    }
+
+    /// Frees the slot of an operation that has completed. Its payload must be gone already.
     #[inline]
     pub(super) fn release(&self, slot: &OpSlot) {
-        assert!(!slot.is_in_flight(), "an operation in flight is never released");
+        assert!(
+            slot.state.get() == State::Done,
+            "only a completed operation is released"
+        );
         slot.state.set(State::Free);
         slot.id.set(slot.id.get().next());
         slot.flags.set(0);

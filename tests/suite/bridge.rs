@@ -13,7 +13,9 @@ use windlass::net::TcpStream;
 use windlass::time::{sleep, timeout};
 
 use crate::bytes::numbered;
-use crate::support::{Random, on_every_driver, on_every_kernel_driver, pair, poll_once, reset_on_close, rounds, turns};
+use crate::support::{
+    Random, on_every_driver, on_every_kernel_driver, pair, poll_once, reset_on_close, rounds, turns, waker_cloning,
+};
 
 async fn fill<S: PollRead>(bridge: &mut Bridge<S>) -> Vec<u8> {
     poll_fn(|cx| bridge.poll_fill_buf(cx).map_ok(<[u8]>::to_vec))
@@ -914,6 +916,64 @@ fn long_slices_are_written_in_order() {
             let (result, received) = far.read_exact(vec![0; all.len()]).await;
             result.expect("read");
             assert!(received == all, "out of order");
+        });
+    });
+}
+
+/// A waker that panics when it is cloned does not cost a waiting bridge its place in the queue, or block it for others.
+#[test]
+fn a_bridge_keeps_its_place_when_a_waker_panics() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (client, server) = pair().await;
+            {
+                // Holds the write queue: more than any socket takes while the peer does not read.
+                let mut writing = pin!(client.write_all(vec![7; 16 << 20]));
+                assert!(poll_once(writing.as_mut()).await.is_pending());
+                let mut bridge = Bridge::new(&client);
+                let waiting = poll_fn(|cx| Poll::Ready(bridge.poll_write(cx, b"later").is_pending()));
+                assert!(waiting.await);
+                let waker = waker_cloning(&Rc::default(), || panic!("on purpose"));
+                let polled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    bridge
+                        .poll_write(&mut std::task::Context::from_waker(&waker), b"later")
+                        .is_pending()
+                }));
+                polled.expect_err("the waker panics");
+                let receiving = async {
+                    let mut left = 16 << 20;
+                    while left > 0 {
+                        left -= server.read(vec![0; 1 << 20]).await.0.expect("read");
+                    }
+                };
+                let ((result, _), ()) = futures_util::future::join(writing, receiving).await;
+                result.expect("write");
+                write_all(&mut bridge, b"later").await.expect("write");
+                flush(&mut bridge).await.expect("flush");
+            }
+            client.write_all("last").await.0.expect("write");
+            assert_eq!(server.read_exact(vec![0; 9]).await.1, b"laterlast");
+        });
+    });
+}
+
+/// A completed read of a bridge stays the bridge's if its stream is converted in vain.
+#[test]
+fn a_bridge_reads_on_after_a_refused_conversion() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let (client, server) = pair().await;
+            let (other, _peer) = pair().await;
+            let mut bridge = Bridge::new(server);
+            let pending = poll_fn(|cx| Poll::Ready(bridge.poll_fill_buf(cx).is_pending()));
+            assert!(pending.await);
+            client.write_all("kept").await.0.expect("write");
+            turns(5).await;
+            let server = std::mem::replace(bridge.get_mut(), other);
+            let refused = server.into_std().expect_err("a read has completed");
+            let other = std::mem::replace(bridge.get_mut(), refused.into_inner());
+            assert_eq!(read_exactly(&mut bridge, 4).await, b"kept");
+            drop(other);
         });
     });
 }

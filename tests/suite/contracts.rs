@@ -16,7 +16,9 @@ use windlass::net::{TcpStream, UdpSocket};
 use windlass::spawn;
 use windlass::task::yield_now;
 
-use crate::support::{keep_forever, on_every_driver, pair, poll_once, quiet, turns};
+use crate::support::{
+    exceptions_of, keep_forever, on_every_driver, pair, poll_once, poll_with, quiet, turns, waker_with,
+};
 
 /// A buffer whose answers the test chooses. Its memory is larger than any length it reports.
 struct WrongBuf {
@@ -452,4 +454,132 @@ async fn forget_pending<F: Future>(future: F) {
     }
     assert!(windlass::counters().in_flight > 0);
     keep_forever(future);
+}
+
+/// A buffer that panics once when it is asked for its address.
+struct Panicky {
+    bytes: Vec<u8>,
+    panics: Rc<Cell<bool>>,
+}
+
+impl Panicky {
+    fn new(bytes: Vec<u8>) -> (Panicky, Rc<Cell<bool>>) {
+        let panics = Rc::new(Cell::new(false));
+        let buf = Panicky {
+            bytes,
+            panics: panics.clone(),
+        };
+        (buf, panics)
+    }
+}
+
+// SAFETY: the vector's memory does not move while it is not changed.
+unsafe impl IoBuf for Panicky {
+    fn as_ptr(&self) -> *const u8 {
+        assert!(!self.panics.replace(false), "on purpose");
+        self.bytes.as_ptr()
+    }
+
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+// SAFETY: as above; the length stays as it is.
+unsafe impl IoBufMut for Panicky {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.bytes.as_mut_ptr()
+    }
+
+    fn capacity(&self) -> usize {
+        self.bytes.len()
+    }
+
+    unsafe fn set_filled(&mut self, _: usize) {}
+}
+
+/// Polls until the buffer has panicked, and reads what arrives meanwhile. The future may be polled again afterwards.
+async fn poll_until_panic<F: Future>(mut future: std::pin::Pin<&mut F>, from: &TcpStream) -> Vec<u8> {
+    let mut received = Vec::new();
+    loop {
+        let polled = std::future::poll_fn(|cx| {
+            let poll = std::panic::AssertUnwindSafe(|| future.as_mut().poll(cx).is_pending());
+            Poll::Ready(std::panic::catch_unwind(poll))
+        });
+        match polled.await {
+            Ok(is_pending) => assert!(is_pending),
+            Err(_) => return received,
+        }
+        if let Poll::Ready((result, some)) = poll_once(pin!(from.read(vec![0; 1 << 20]))).await {
+            result.expect("read");
+            received.extend(some);
+        }
+        turns(1).await;
+    }
+}
+
+/// The bytes of an operation count once, also if the buffer panics before the next operation of the call is started.
+#[test]
+fn a_call_continues_after_its_buffer_has_panicked() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (client, server) = pair().await;
+            let (buf, panics) = Panicky::new(vec![0; 8]);
+            {
+                let mut reading = pin!(server.read_exact(buf));
+                assert!(poll_once(reading.as_mut()).await.is_pending());
+                panics.set(true);
+                client.write_all("abc").await.0.expect("write");
+                assert_eq!(poll_until_panic(reading.as_mut(), &client).await, []);
+                client.write_all("defgh").await.0.expect("write");
+                let (result, buf) = reading.await;
+                result.expect("read");
+                assert_eq!(buf.bytes, b"abcdefgh");
+            }
+
+            // More than any socket takes while the peer does not read.
+            let sent: Vec<u8> = (0..16 << 20).map(|number: u32| (number / 251) as u8).collect();
+            let (buf, panics) = Panicky::new(sent.clone());
+            let mut writing = pin!(client.write_all(buf));
+            assert!(poll_once(writing.as_mut()).await.is_pending());
+            panics.set(true);
+            let mut received = poll_until_panic(writing.as_mut(), &server).await;
+            let receiving = async {
+                while received.len() < sent.len() {
+                    let (result, some) = server.read(vec![0; 1 << 20]).await;
+                    assert!(result.expect("read") > 0);
+                    received.extend(some);
+                }
+            };
+            let ((result, _), ()) = futures_util::future::join(writing, receiving).await;
+            result.expect("write");
+            assert!(received == sent, "bytes are missing or came twice");
+        });
+    });
+}
+
+/// A waker that panics when it is dropped does not keep a dropped call from being cancelled.
+#[test]
+fn a_call_whose_wakers_destructor_panics_is_cancelled() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let exceptions = exceptions_of(&event_loop);
+        let run = event_loop.run_until_complete(async {
+            let (client, server) = pair().await;
+            {
+                let panics = Cell::new(true);
+                let waker = waker_with(|| {}, move || assert!(!panics.replace(false), "on purpose"));
+                let mut reading = pin!(server.read(vec![0; 8]));
+                assert!(poll_with(&waker, reading.as_mut()).is_pending());
+                // The operation has the last clone.
+                drop(waker);
+            }
+            drop(server);
+            quiet().await;
+            assert_eq!(windlass::counters().ops, 0, "it was cancelled and freed");
+            drop(client);
+        });
+        run.expect("the loop runs");
+        assert_eq!(exceptions.borrow().len(), 1, "{:?}", exceptions.borrow());
+    });
 }
