@@ -412,9 +412,16 @@ fn continuations_and_cancels_allocate_nothing() {
         let rounds = rounds().min(500);
         case.run(async {
             let (client, server) = support::pair().await;
+            // So that no send takes all of `large`.
+            socket2::SockRef::from(&client)
+                .set_send_buffer_size(64 << 10)
+                .expect("an option");
+            socket2::SockRef::from(&server)
+                .set_recv_buffer_size(64 << 10)
+                .expect("an option");
             let mut counted = Counted::new(64);
             let lent = counted.lent.clone();
-            let (mut large, mut sink) = (Counted::new(16 << 20), Vec::with_capacity(64 << 10));
+            let (mut large, mut sink) = (Counted::new(4 << 20), Vec::with_capacity(64 << 10));
             for round in 0..WARM_UP / 10 + rounds {
                 if round == WARM_UP / 10 {
                     ALLOCATIONS.set(0);

@@ -410,9 +410,8 @@ unsafe impl Driver for Reactor {
             if tried.is_drained {
                 side.drained();
             }
-            match tried.result {
-                Some(result) => return inner.attempted(id, op, result),
-                None => {}
+            if let Some(result) = tried.result {
+                return inner.attempted(id, op, result);
             }
         }
         if state.source.is_some() && !Source::NEEDS_ARMING {
