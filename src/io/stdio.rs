@@ -146,7 +146,11 @@ impl Stream {
 
     async fn ready(&self, direction: Direction) -> io::Result<()> {
         if self.pollable {
-            self.owned.core().readiness((), self.owned.fd(), direction).await?;
+            let descriptor = self.owned.descriptor.clone();
+            self.owned
+                .core()
+                .readiness(descriptor, self.owned.fd(), direction)
+                .await?;
         }
         Ok(())
     }
