@@ -53,7 +53,9 @@ impl<T: Copy> CopyVec<T> {
     #[cold]
     fn reserve(&self) {
         let mut larger = Vec::with_capacity((2 * self.len()).max(16));
-        // SAFETY: see the module. An allocator that pushes to this array is absurd; if it does, its elements are copied.
+        // An allocator that pushes to this array is absurd. If it does, the copy must still not allocate.
+        assert!(self.len() < larger.capacity());
+        // SAFETY: see the module.
         let old = unsafe {
             larger.extend_from_slice(&*self.0.get());
             std::mem::replace(&mut *self.0.get(), larger)

@@ -213,7 +213,7 @@ impl IoQueue {
     }
 
     /// Keeps the bytes that an earlier call's operation had received, if it has completed. The caller must hold the
-    /// queue, or nobody may.
+    /// queue, or the queue must be free.
     fn absorb_orphan(&self, core: &LoopCore) {
         if let Some(id) = self.op.get()
             && core.is_complete(id)

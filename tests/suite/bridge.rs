@@ -959,7 +959,7 @@ fn a_bridge_keeps_its_place_when_a_waker_panics() {
     });
 }
 
-/// A completed read of a bridge stays the bridge's if its stream is converted in vain.
+/// `into_std` refuses a stream whose read by a bridge has completed, and leaves the bytes to the bridge.
 #[test]
 fn a_bridge_reads_on_after_a_refused_conversion() {
     on_every_kernel_driver(|case| {

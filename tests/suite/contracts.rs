@@ -358,10 +358,21 @@ fn a_forgotten_read_keeps_its_memory_and_blocks_later_reads() {
     });
 }
 
-/// A buffer that says when it is freed.
+/// A vector that says when it is freed, and that can be made to panic once when it is asked for its address.
 struct Noted {
     bytes: Vec<u8>,
     freed: Rc<Cell<usize>>,
+    panics: Rc<Cell<bool>>,
+}
+
+impl Noted {
+    fn new(bytes: Vec<u8>, freed: &Rc<Cell<usize>>) -> Noted {
+        Noted {
+            bytes,
+            freed: freed.clone(),
+            panics: Rc::default(),
+        }
+    }
 }
 
 impl Drop for Noted {
@@ -373,6 +384,7 @@ impl Drop for Noted {
 // SAFETY: the vector's memory does not move while it is not changed, and `set_filled` only sets its length.
 unsafe impl IoBuf for Noted {
     fn as_ptr(&self) -> *const u8 {
+        assert!(!self.panics.replace(false), "on purpose");
         self.bytes.as_ptr()
     }
 
@@ -406,10 +418,7 @@ fn a_forgotten_call_ends_when_its_stream_is_dropped() {
             for way in 0..4 {
                 let (client, server) = pair().await;
                 let freed = Rc::new(Cell::new(0));
-                let buffer = |len| Noted {
-                    bytes: vec![1; len],
-                    freed: freed.clone(),
-                };
+                let buffer = |len| Noted::new(vec![1; len], &freed);
                 let mut expected = 1;
                 match way {
                     0 => forget_pending(server.read(buffer(64))).await,
@@ -456,48 +465,6 @@ async fn forget_pending<F: Future>(future: F) {
     keep_forever(future);
 }
 
-/// A buffer that panics once when it is asked for its address.
-struct Panicky {
-    bytes: Vec<u8>,
-    panics: Rc<Cell<bool>>,
-}
-
-impl Panicky {
-    fn new(bytes: Vec<u8>) -> (Panicky, Rc<Cell<bool>>) {
-        let panics = Rc::new(Cell::new(false));
-        let buf = Panicky {
-            bytes,
-            panics: panics.clone(),
-        };
-        (buf, panics)
-    }
-}
-
-// SAFETY: the vector's memory does not move while it is not changed.
-unsafe impl IoBuf for Panicky {
-    fn as_ptr(&self) -> *const u8 {
-        assert!(!self.panics.replace(false), "on purpose");
-        self.bytes.as_ptr()
-    }
-
-    fn len(&self) -> usize {
-        self.bytes.len()
-    }
-}
-
-// SAFETY: as above; the length stays as it is.
-unsafe impl IoBufMut for Panicky {
-    fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.bytes.as_mut_ptr()
-    }
-
-    fn capacity(&self) -> usize {
-        self.bytes.len()
-    }
-
-    unsafe fn set_filled(&mut self, _: usize) {}
-}
-
 /// Polls until the buffer has panicked, and reads what arrives meanwhile. The future may be polled again afterwards.
 async fn poll_until_panic<F: Future>(mut future: std::pin::Pin<&mut F>, from: &TcpStream) -> Vec<u8> {
     let mut received = Vec::new();
@@ -524,7 +491,8 @@ fn a_call_continues_after_its_buffer_has_panicked() {
     on_every_driver(|case| {
         case.run(async move {
             let (client, server) = pair().await;
-            let (buf, panics) = Panicky::new(vec![0; 8]);
+            let buf = Noted::new(vec![0; 8], &Rc::default());
+            let panics = buf.panics.clone();
             {
                 let mut reading = pin!(server.read_exact(buf));
                 assert!(poll_once(reading.as_mut()).await.is_pending());
@@ -540,7 +508,8 @@ fn a_call_continues_after_its_buffer_has_panicked() {
             // More than any socket takes while the peer does not read.
             let len = if case.is_kernel() { 64 << 20 } else { 1 << 20 };
             let sent: Vec<u8> = (0..len).map(|number: u32| (number / 251) as u8).collect();
-            let (buf, panics) = Panicky::new(sent.clone());
+            let buf = Noted::new(sent.clone(), &Rc::default());
+            let panics = buf.panics.clone();
             let mut writing = pin!(client.write_all(buf));
             assert!(poll_once(writing.as_mut()).await.is_pending());
             panics.set(true);
