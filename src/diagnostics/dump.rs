@@ -12,7 +12,6 @@ use crate::diagnostics::BackgroundTask;
 use crate::event_loop::EventLoop;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::timers::Action;
-use crate::event_loop::waiter::Waiter;
 use crate::signal::{SignalKind, signal};
 use crate::sys::Fd;
 use crate::task::{Builder, TaskId};
@@ -125,11 +124,11 @@ impl LoopCore {
                 dumps[index].waits_for.push(waiting);
             }
         };
-        self.ops.for_each_waiter(|op, waiter| {
+        self.ops.for_each_waiter(|op, task, waker| {
             let (name, fd) = (op.name(), op.fd());
-            let index = match waiter {
-                Waiter::Task(key) => index_of_key.get(key),
-                Waiter::Foreign(waker) => index_of.get(&waker.data()),
+            let index = match waker {
+                Some(waker) => index_of.get(&waker.data()),
+                None => index_of_key.get(&task),
             };
             add(index, Waiting::Op { name, fd });
         });

@@ -31,6 +31,13 @@ impl OpId {
         OpId(self.0.wrapping_add(1 << OpId::INDEX_BITS))
     }
 
+    /// Whether the loop never uses this id.
+    #[cfg(all(target_os = "linux", feature = "proactor"))]
+    #[inline]
+    pub(crate) fn is_reserved(self) -> bool {
+        self.index() == OpId::MAX_INDEX as usize
+    }
+
     /// The id as one number, to be passed through the kernel. The loop never uses a number whose lower 24 bits are all
     /// set: these are for a driver's own submissions.
     #[inline]
@@ -51,21 +58,19 @@ impl fmt::Debug for OpId {
     }
 }
 
-/// The result of an operation: a count or an error code, and the buffer that a managed receive filled. It has the layout
-/// of an io_uring completion's last word, so that driver passes it on unchanged.
+/// The result of an operation: a count or an error code, and the buffer that a managed receive filled.
+///
+/// One word, so that it is passed in a register: the count or the negated error code in the lower half; `BUFFER`,
+/// `NONEMPTY` and in the upper 16 bits the buffer's index in the upper half. These are the two fields of an io_uring
+/// completion.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct OpResult {
-    /// The count, or the negated error code.
-    res: i32,
-    /// `BUFFER`, and the buffer's index in the upper half.
-    flags: u32,
-}
+pub struct OpResult(u64);
 
 impl OpResult {
     /// `IORING_CQE_F_BUFFER`: the upper half is the index of a pool buffer.
-    const BUFFER: u32 = 1;
+    const BUFFER: u64 = 1 << 32;
     /// `IORING_CQE_F_SOCK_NONEMPTY`: the socket has more data.
-    const NONEMPTY: u32 = 4;
+    const NONEMPTY: u64 = 4 << 32;
 
     /// A result without a pool buffer. Counts and descriptor numbers are at most `i32::MAX`, error codes positive.
     #[inline]
@@ -80,35 +85,32 @@ impl OpResult {
                 -code
             }
         };
-        OpResult { res, flags: 0 }
+        OpResult(res as u32 as u64)
     }
 
     /// Whether a receive from a TCP socket took everything that the socket had, as far as the driver knows.
     #[inline]
     pub(crate) const fn is_drained(self) -> bool {
-        self.res > 0 && self.flags & OpResult::NONEMPTY == 0
+        self.0 as i32 > 0 && self.0 & OpResult::NONEMPTY == 0
     }
 
     /// The result of a managed receive that filled this buffer of the pool.
     #[inline]
     pub const fn with_buffer(self, index: u16) -> OpResult {
-        OpResult {
-            flags: OpResult::BUFFER | (index as u32) << 16,
-            ..self
-        }
+        OpResult(self.0 | OpResult::BUFFER | (index as u64) << 48)
     }
 
     /// The result and the flags of an io_uring completion.
     #[cfg(all(target_os = "linux", feature = "proactor"))]
     #[inline]
     pub(crate) const fn from_kernel(res: i32, flags: u32) -> OpResult {
-        OpResult { res, flags }
+        OpResult(res as u32 as u64 | (flags as u64) << 32)
     }
 
     /// The count or the error code.
     #[inline]
     pub const fn res(self) -> OsResult {
-        match self.res {
+        match self.0 as i32 {
             code if code < 0 => Err(-code),
             count => Ok(count as u32),
         }
@@ -117,9 +119,9 @@ impl OpResult {
     /// The index of the pool buffer that a managed receive filled.
     #[inline]
     pub const fn buffer(self) -> Option<u16> {
-        match self.flags & OpResult::BUFFER {
+        match self.0 & OpResult::BUFFER {
             0 => None,
-            _ => Some((self.flags >> 16) as u16),
+            _ => Some((self.0 >> 48) as u16),
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The loop's pool of receive buffers.
 //!
 //! A managed receive names no buffer: the driver takes one from the pool when bytes arrive, so that ten thousand idle
-//! connections hold none, and reports its index. The loop wraps it in a [`PoolBuffer`], which returns to the pool when
-//! it is dropped: after use, or because the future of the receive was dropped. A driver that gives buffers to the kernel
-//! takes the returned ones when it next polls.
+//! connections hold none, and reports its index. The loop wraps it in a [`ManagedBuf`](crate::io::ManagedBuf), which returns
+//! it to the pool when it is dropped: after use, or because the future of the receive was dropped. A driver that gives
+//! buffers to the kernel takes the returned ones when it next polls.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::fmt;
@@ -18,8 +18,10 @@ use crate::sys::{OsResult, errno};
 pub struct BufferPool {
     base: NonNull<u8>,
     buffer_len: usize,
+    /// A buffer begins every `1 << shift` bytes.
+    shift: u32,
     count: u16,
-    /// Buffers that neither a `PoolBuffer` nor the kernel holds.
+    /// Buffers that neither the program nor the kernel holds.
     free: CopyVec<u16>,
 }
 
@@ -31,21 +33,23 @@ impl BufferPool {
     /// A driver without a pool fails managed receives with `ENOBUFS`, and the loop then reads into the heap.
     pub fn new(count: u16, buffer_len: usize) -> Option<Rc<BufferPool>> {
         u32::try_from(buffer_len).ok()?;
-        let layout = Self::layout(count, buffer_len)?;
-        // SAFETY: the layout is not empty: `layout` rounds both factors up to at least one.
+        let shift = buffer_len.checked_next_power_of_two()?.trailing_zeros();
+        let layout = Self::layout(count, shift)?;
+        // SAFETY: the layout is not empty: both of its factors are at least one.
         let base = NonNull::new(unsafe { alloc(layout) })?;
         let free = CopyVec::new();
         (0..count).rev().for_each(|index| free.push(index));
         Some(Rc::new(BufferPool {
             base,
             buffer_len,
+            shift,
             count,
             free,
         }))
     }
 
-    fn layout(count: u16, buffer_len: usize) -> Option<Layout> {
-        let bytes = usize::from(count.max(1)).checked_mul(buffer_len.max(1))?;
+    fn layout(count: u16, shift: u32) -> Option<Layout> {
+        let bytes = usize::from(count.max(1)).checked_mul(1 << shift)?;
         Layout::from_size_align(bytes, PAGE).ok()
     }
 
@@ -71,38 +75,29 @@ impl BufferPool {
     ///
     /// The caller took the buffer from this pool, did not report it in a result, and neither uses it any more nor does
     /// the kernel.
+    #[inline]
     pub unsafe fn give_back(&self, index: u16) {
         self.free.push(index);
     }
 
     /// The address of a buffer. Panics if the pool has no such buffer.
     #[inline]
-    pub fn address(&self, index: u16) -> *mut u8 {
+    pub fn address(&self, index: u16) -> NonNull<u8> {
         assert!(index < self.count, "buffer {index} of a pool of {}", self.count);
         // SAFETY: the index is within the allocation, as just asserted.
-        unsafe { self.base.as_ptr().add(usize::from(index) * self.buffer_len) }
+        unsafe { self.base.add(usize::from(index) << self.shift) }
     }
 
-    /// Wraps a buffer whose first `filled` bytes were received. Panics if the index or the length is out of range.
-    ///
-    /// # Safety
-    ///
-    /// The buffer was taken from this pool, the kernel is done with it, no other `PoolBuffer` holds it, and its first
-    /// `filled` bytes are initialised.
+    /// The buffer that the byte at this address belongs to. The address is within the pool.
     #[inline]
-    pub(crate) unsafe fn wrap(self: &Rc<Self>, index: u16, filled: usize) -> PoolBuffer {
-        assert!(filled <= self.buffer_len && index < self.count);
-        PoolBuffer {
-            pool: self.clone(),
-            index,
-            filled: filled as u32,
-        }
+    pub(crate) fn index_of(&self, byte: NonNull<u8>) -> u16 {
+        ((byte.as_ptr() as usize - self.base.as_ptr() as usize) >> self.shift) as u16
     }
 }
 
 impl Drop for BufferPool {
     fn drop(&mut self) {
-        let layout = Self::layout(self.count, self.buffer_len).expect("it was allocated with this layout");
+        let layout = Self::layout(self.count, self.shift).expect("it was allocated with this layout");
         // SAFETY: `new` allocated exactly this; the last owner is gone, and a driver keeps an owner as long as the
         // kernel may write here.
         unsafe { dealloc(self.base.as_ptr(), layout) }
@@ -119,30 +114,22 @@ impl fmt::Debug for BufferPool {
     }
 }
 
-/// A filled buffer of the pool, which returns to the pool when dropped.
+/// The buffer of an overlapped read in flight, which returns to the pool when dropped.
+#[cfg(windows)]
+#[derive(Debug)]
 pub(crate) struct PoolBuffer {
     pool: Rc<BufferPool>,
     index: u16,
-    filled: u32,
 }
 
+#[cfg(windows)]
 impl PoolBuffer {
-    /// The received bytes.
-    #[inline]
-    pub(crate) fn filled(&self) -> &[u8] {
-        // SAFETY: `wrap`'s caller promised that these bytes are initialised, and only this `PoolBuffer` holds the
-        // buffer.
-        unsafe { std::slice::from_raw_parts(self.pool.address(self.index), self.filled as usize) }
-    }
-
     /// Its address and its size.
-    #[cfg(windows)]
     pub(crate) fn memory(&mut self) -> (*mut u8, usize) {
-        (self.pool.address(self.index), self.pool.buffer_len())
+        (self.pool.address(self.index).as_ptr(), self.pool.buffer_len())
     }
 
     /// The result of a receive that may have used `buffer`. If it received nothing, the buffer returns to its pool.
-    #[cfg(windows)]
     pub(crate) fn report(buffer: Option<PoolBuffer>, res: OsResult) -> OpResult {
         let op_result = OpResult::new(res);
         match (buffer, res) {
@@ -155,24 +142,12 @@ impl PoolBuffer {
             _ => op_result,
         }
     }
-
-    /// The received bytes, to change in place.
-    pub(crate) fn filled_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as for `filled`; `&mut self` makes this the only reference.
-        unsafe { std::slice::from_raw_parts_mut(self.pool.address(self.index), self.filled as usize) }
-    }
 }
 
+#[cfg(windows)]
 impl Drop for PoolBuffer {
-    #[inline]
     fn drop(&mut self) {
         self.pool.free.push(self.index);
-    }
-}
-
-impl fmt::Debug for PoolBuffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PoolBuffer({}, {} bytes)", self.index, self.filled)
     }
 }
 
@@ -201,7 +176,7 @@ impl ProvidedPool {
             counters.pool_empty += 1;
             return Some(OpResult::new(Err(errno::NO_BUFFERS)));
         };
-        match recv(pool.address(index), pool.buffer_len()) {
+        match recv(pool.address(index).as_ptr(), pool.buffer_len()) {
             Some(Ok(count)) if count > 0 => Some(OpResult::new(Ok(count)).with_buffer(index)),
             res => {
                 // SAFETY: the buffer was taken above, and the call that used it has returned.
@@ -216,32 +191,11 @@ impl ProvidedPool {
     pub(crate) fn take(&self, counters: &mut DriverCounters) -> Result<PoolBuffer, i32> {
         let taken = self.0.as_ref().and_then(|pool| Some((pool.clone(), pool.take()?)));
         match taken {
-            Some((pool, index)) => Ok(PoolBuffer { pool, index, filled: 0 }),
+            Some((pool, index)) => Ok(PoolBuffer { pool, index }),
             None => {
                 counters.pool_empty += 1;
                 Err(errno::NO_BUFFERS)
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_dropped_buffer_comes_back_and_outlives_nothing() {
-        let pool = BufferPool::new(2, 16).unwrap();
-        let index = pool.take().unwrap();
-        // SAFETY: the buffer was just taken and is written before it is wrapped.
-        let buffer = unsafe {
-            pool.address(index).write_bytes(7, 16);
-            pool.wrap(index, 16)
-        };
-        assert_eq!(buffer.filled(), [7; 16]);
-        assert!(pool.take().is_some());
-        assert!(pool.take().is_none());
-        drop(buffer);
-        assert_eq!(pool.take(), Some(index));
     }
 }

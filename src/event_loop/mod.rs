@@ -11,10 +11,10 @@ pub(crate) mod inbox;
 mod park;
 pub(crate) mod ready;
 mod shutdown;
+pub(crate) mod task_key;
 pub(crate) mod task_list;
 pub(crate) mod timers;
 mod turn;
-pub(crate) mod waiter;
 
 use std::fmt;
 use std::future::Future;

@@ -28,15 +28,7 @@ impl EventLoop {
         // 5. The batch is fixed: later entries wait for the next turn, so that they cannot starve the driver.
         let batch = core.ready.len();
         // 6. The batch runs in FIFO order.
-        for _ in 0..batch {
-            core.run_next();
-            // If a task forked, the remaining tasks belong to the parent.
-            if core.is_forked() {
-                return Err(forked_error());
-            }
-        }
-        core.counters.ran.set(core.counters.ran.get() + batch as u64);
-        Ok(())
+        core.run_batch(batch)
     }
 }
 
@@ -133,19 +125,27 @@ impl LoopCore {
         deadline < self.fired_until.get()
     }
 
-    /// Step 6: runs one entry of the batch.
-    #[inline]
-    pub(crate) fn run_next(&self) {
-        let Some(next) = self.ready.pop() else {
-            return;
-        };
-        if self.slow.is_some() {
-            return self.run_timed(next);
+    /// Step 6: runs this many entries of the ready queue. Not inlined into the turn, whose other values would take the
+    /// registers.
+    #[inline(never)]
+    fn run_batch(&self, batch: usize) -> io::Result<()> {
+        let is_timed = self.slow.is_some();
+        for _ in 0..batch {
+            match self.ready.pop() {
+                Some(next) if is_timed => self.run_timed(next),
+                Some(next) => self.run_one(next),
+                None => {}
+            }
+            // If a task forked, the remaining tasks belong to the parent.
+            if self.is_forked() {
+                return Err(forked_error());
+            }
         }
-        self.run_one(next);
+        self.counters.ran.set(self.counters.ran.get() + batch as u64);
+        Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn run_one(&self, next: Ready) {
         match next {
             Ready::Task(runnable) => runnable.run(self),

@@ -27,26 +27,28 @@ pub(crate) mod watch;
 
 use std::ptr::NonNull;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 pub(crate) use self::op_future::{OpFuture, RawOp};
 use self::slot::{
-    HAS_DESCRIPTOR, HAS_LISTENER, HAS_OWNER, OFF_DRIVER, ORPHANED, OpSlot, State, drop_payload, payload_ptr,
-    store_payload,
+    HAS_DESCRIPTOR, HAS_LISTENER, HAS_OWNER, HAS_WAKER, OFF_DRIVER, ORPHANED, OpRare, OpSlot, State, drop_payload,
+    payload_ptr, store_payload,
 };
 pub(crate) use self::slot::{Listener, OnOrphan};
 pub(crate) use self::table::OpTable;
 use self::table::orphan_cleanup;
 use crate::driver::op::{FileOp, Op};
-use crate::driver::pool::{BufferPool, PoolBuffer};
+use crate::driver::pool::BufferPool;
 use crate::driver::{Completion, OpId, OpResult, OsResult, Start};
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::guard;
-use crate::event_loop::waiter::Waiter;
+use crate::event_loop::task_key::TaskKey;
 use crate::inflight::descriptor::Descriptor;
 use crate::inflight::queue::IoQueue;
+use crate::io::ManagedBuf;
 use crate::on_drop::OnDrop;
 use crate::sys::{MsgMeta, errno};
+use crate::task::RawTask;
 
 impl LoopCore {
     /// Starts an operation: moves the payload to its final address, calls `plan` to build the op from pointers to it,
@@ -71,7 +73,7 @@ impl LoopCore {
         let undo = OnDrop(|| {
             // SAFETY: `store_payload::<T>` filled this slot, and nothing has taken the payload or started the operation.
             guard("a buffer's destructor", || unsafe { drop_payload::<T>(slot.payload()) });
-            self.ops.unreserve(reserved);
+            self.ops.unreserve(slot);
         });
         // SAFETY: the payload was just written and has no other pointer to it. This is the last reference made into it
         // before the operation completes.
@@ -108,6 +110,7 @@ impl LoopCore {
         let slot = unsafe { reserved.as_ref() };
         let id = slot.id.get();
         slot.prefix.set(prefix);
+        slot.task.set(TaskKey::NONE);
         slot.state.set(State::InFlight);
         self.ops.in_flight.set(self.ops.in_flight.get() + 1);
         queue.op.set(Some(id));
@@ -160,29 +163,38 @@ impl LoopCore {
             return false;
         }
         match self.current_task().filter(|task| task.owns(cx.waker())) {
-            Some(task) => drop(slot.waiter.replace(Waiter::Task(task.key()))),
-            None => return self.register_foreign(slot, cx),
+            Some(task) if !slot.has_flag(HAS_WAKER) => slot.task.set(task.key()),
+            task => return self.register_slowly(slot, task, cx),
         }
         true
     }
 
+    /// Registers a foreign waker, or a task in place of one.
     #[cold]
-    fn register_foreign(&self, slot: &OpSlot, cx: &Context<'_>) -> bool {
+    fn register_slowly(&self, slot: &OpSlot, task: Option<RawTask>, cx: &Context<'_>) -> bool {
         let id = slot.id.get();
-        let old = slot.waiter.replace(Waiter::NONE);
-        if matches!(&old, Waiter::Foreign(old) if old.will_wake(cx.waker())) {
-            slot.waiter.set(old);
+        let is_in_flight = || slot.id.get() == id && slot.is_in_flight();
+        let is_same = |old: &Waker| task.is_none() && old.will_wake(cx.waker());
+        if slot.with_rare(|rare| rare.waker.as_ref().is_some_and(is_same)) {
             return true;
         }
-        // A waker's clone and drop are user code. The operation may complete or be taken inside them, so its state is
-        // checked again.
-        drop(old);
-        let waker = cx.waker().clone();
-        let is_in_flight = slot.id.get() == id && slot.is_in_flight();
-        if is_in_flight {
-            drop(slot.waiter.replace(Waiter::Foreign(waker)));
+        // A waker's clone and drop are user code. The operation may complete or be taken inside them.
+        let waker = match task {
+            Some(_) => None,
+            None => Some(cx.waker().clone()),
+        };
+        if is_in_flight() {
+            let old = slot.take_waiter();
+            match (task, waker) {
+                (Some(task), _) => slot.task.set(task.key()),
+                (None, waker) => {
+                    slot.with_rare(|rare| rare.waker = waker);
+                    slot.set_flag(HAS_WAKER);
+                }
+            }
+            drop(old);
         }
-        is_in_flight && slot.id.get() == id && slot.is_in_flight()
+        is_in_flight()
     }
 
     /// Requests the cancellation of an operation whose result is still wanted.
@@ -237,8 +249,7 @@ impl LoopCore {
 
     /// Drops the waiter of an operation, which stays in flight.
     pub(crate) fn forget_waker(&self, id: OpId) {
-        let waiter = self.ops.slot(id).map(|slot| slot.waiter.replace(Waiter::NONE));
-        drop(waiter);
+        drop(self.ops.slot(id).and_then(OpSlot::take_waiter));
     }
 
     pub(crate) async fn completed(&self, id: OpId) {
@@ -285,14 +296,19 @@ impl LoopCore {
 
     /// The buffer that a managed receive filled, if it received anything. The result must not be used again.
     #[inline]
-    pub(crate) fn take_buffer(&self, result: OpResult) -> Option<PoolBuffer> {
+    pub(crate) fn take_buffer(&self, result: OpResult) -> Option<ManagedBuf> {
         let index = result.buffer()?;
         let pool = self.pool.get()?.as_ref()?;
-        let count = result.res().unwrap_or(0) as usize;
-        // SAFETY: the driver took the buffer from this pool, has received `count` bytes into it, and named it in one
-        // result, which is used here once.
-        let buffer = unsafe { pool.wrap(index, count) };
-        Some(buffer).filter(|_| count > 0)
+        match result.res() {
+            // SAFETY: the driver took the buffer from this pool, has received `count` bytes into it, and named it in one
+            // result, which is used here once.
+            Ok(count @ 1..) => Some(unsafe { ManagedBuf::from_pool(pool.clone(), index, count as usize) }),
+            _ => {
+                // SAFETY: as above, and the buffer is not used.
+                unsafe { pool.give_back(index) };
+                None
+            }
+        }
     }
 
     /// Takes the result of a completed read whose future was dropped: the received bytes, in order, or its error. Frees
@@ -307,7 +323,7 @@ impl LoopCore {
         let received = res.unwrap_or(0) as usize;
         salvage.error = lasting_error(res);
         if let Some(buffer) = self.take_buffer(result) {
-            salvage.bytes = buffer.filled().to_vec();
+            salvage.bytes = buffer.into_vec();
         }
         match op {
             Op::Recv { ptr, .. } | Op::File(FileOp::ReadAt { ptr, .. }) => {
@@ -361,7 +377,7 @@ impl LoopCore {
     /// wait for its completion, and sets what happens then.
     pub(crate) fn orphan(&self, id: OpId, on_orphan: OnOrphan) {
         let Some(slot) = self.ops.slot(id) else { return };
-        let waiter = slot.waiter.replace(Waiter::NONE);
+        let waker = slot.take_waiter();
         let listener = match slot.has_flag(HAS_LISTENER) {
             true => slot.with_rare(|rare| rare.listener.take()),
             false => None,
@@ -372,7 +388,7 @@ impl LoopCore {
         if is_in_flight {
             self.set_owner(slot);
         }
-        guard("a waker's destructor", || drop((waiter, listener)));
+        guard("a waker's destructor", || drop((waker, listener)));
         if is_in_flight {
             self.request_cancel(id);
         } else if on_orphan == OnOrphan::Discard {
@@ -410,34 +426,38 @@ impl LoopCore {
             self.counters.stale_completions.update(|count| count + 1);
             return;
         };
-        let waiter = slot.waiter.replace(Waiter::NONE);
-        match self.set_done(slot, result) {
-            0 => waiter.wake(self),
-            flags => self.complete_special(slot, flags, waiter),
+        self.set_done(slot, result);
+        match slot.flags.get() {
+            0 => self.wake_task(slot.task.get()),
+            _ => self.complete_special(slot),
         }
     }
 
-    /// Stores an operation's result. Returns the flags that it had.
     #[inline]
-    fn set_done(&self, slot: &OpSlot, result: OpResult) -> u8 {
+    fn set_done(&self, slot: &OpSlot, result: OpResult) {
         slot.result.set(result);
         slot.state.set(State::Done);
         self.ops.in_flight.set(self.ops.in_flight.get() - 1);
-        slot.flags.replace(0)
     }
 
-    /// Delivers the completion of an operation that has more than a waiter.
+    /// Delivers the completion of an operation that has more to do than to wake a task of this loop.
     #[cold]
-    fn complete_special(&self, slot: &OpSlot, flags: u8, waiter: Waiter) {
-        let id = slot.id.get();
-        let (listener, owner, descriptor) = slot.with_rare(|rare| {
-            rare.executor = slot::Executor::Driver;
-            (rare.listener.take(), rare.owner.take(), rare.descriptor.take())
-        });
+    fn complete_special(&self, slot: &OpSlot) {
+        let (id, task, flags) = (slot.id.get(), slot.task.get(), slot.flags.replace(0));
+        let OpRare {
+            waker,
+            listener,
+            owner,
+            executor: _,
+            descriptor,
+        } = slot.with_rare(std::mem::take);
         self.ops
             .off_driver
             .update(|count| count - usize::from(flags & OFF_DRIVER != 0));
-        waiter.wake(self);
+        self.wake_task(task);
+        if let Some(waker) = waker {
+            guard("a waker", || waker.wake());
+        }
         if let Some(listener) = listener {
             guard("a completion listener", || listener.completed());
         }

@@ -16,11 +16,12 @@ use std::cell::{Cell, UnsafeCell};
 use std::mem::{MaybeUninit, align_of, size_of};
 use std::ptr::NonNull;
 use std::rc::Rc;
+use std::task::Waker;
 
 use crate::blocking::JobId;
 use crate::driver::op::Op;
 use crate::driver::{OpId, OpResult, SCRATCH_LEN, Scratch};
-use crate::event_loop::waiter::Waiter;
+use crate::event_loop::task_key::TaskKey;
 use crate::inflight::descriptor::Descriptor;
 use crate::task::Owner;
 
@@ -31,15 +32,18 @@ pub(crate) struct OpSlot {
     /// Valid in the state `Done`.
     pub(super) result: Cell<OpResult>,
     pub(super) state: Cell<State>,
-    /// What a completion has to do besides waking the waiter: 0, or a combination of the constants below.
+    /// What a completion has to do besides waking `task`: 0, or a combination of the constants below.
     pub(super) flags: Cell<u8>,
     pub(super) on_orphan: Cell<OnOrphan>,
     pub(super) cancel_requested: Cell<bool>,
-    pub(super) waiter: Cell<Waiter>,
+    /// The task to wake. A task of another executor is in `OpRare::waker`.
+    pub(super) task: Cell<TaskKey>,
     op: UnsafeCell<Op>,
     pub(super) drop_payload: Cell<Option<unsafe fn(*mut u8)>>,
     /// Bytes in front of the op's buffer that earlier operations received for the same call.
     pub(super) prefix: Cell<usize>,
+    /// The next slot of the list of free ones.
+    pub(super) next_free: Cell<Option<NonNull<OpSlot>>>,
     /// Allocated on first need, then kept for later operations.
     rare: Cell<Option<Box<OpRare>>>,
     payload: UnsafeCell<MaybeUninit<[u64; PAYLOAD_LEN / 8]>>,
@@ -54,9 +58,10 @@ pub(super) const HAS_LISTENER: u8 = 2;
 pub(super) const HAS_OWNER: u8 = 4;
 /// `OpRare::executor` is set: the driver does not perform the operation.
 pub(super) const OFF_DRIVER: u8 = 8;
-
 /// `OpRare::descriptor` is set.
 pub(super) const HAS_DESCRIPTOR: u8 = 16;
+/// `OpRare::waker` is set.
+pub(super) const HAS_WAKER: u8 = 32;
 
 const _: () = assert!(size_of::<OpSlot>() <= if cfg!(windows) { 384 } else { 256 });
 
@@ -81,6 +86,8 @@ pub(crate) enum OnOrphan {
 /// The parts of a slot that few operations need.
 #[derive(Default)]
 pub(super) struct OpRare {
+    /// What to wake, if it is no task of this loop or is polled with a waker of its own.
+    pub(super) waker: Option<Waker>,
     pub(super) listener: Option<Rc<dyn Listener>>,
     /// The task whose join waits until this orphan has completed.
     pub(super) owner: Option<Owner>,
@@ -117,7 +124,8 @@ impl OpSlot {
             flags: Cell::new(0),
             on_orphan: Cell::new(OnOrphan::Discard),
             cancel_requested: Cell::new(false),
-            waiter: Cell::new(Waiter::NONE),
+            task: Cell::new(TaskKey::NONE),
+            next_free: Cell::new(None),
             op: UnsafeCell::new(Op::Accept { fd: -1 }),
             drop_payload: Cell::new(None),
             prefix: Cell::new(0),
@@ -143,7 +151,7 @@ impl OpSlot {
     /// Stores the op of a slot whose operation is not in flight.
     #[inline]
     pub(super) fn set_op(&self, op: Op) {
-        assert!(!self.is_in_flight());
+        debug_assert!(!self.is_in_flight());
         // SAFETY: only a driver keeps a pointer to the op, while the operation is in flight.
         unsafe { self.op.get().write(op) };
     }
@@ -162,6 +170,20 @@ impl OpSlot {
         let result = access(&mut rare);
         self.rare.set(Some(rare));
         result
+    }
+
+    /// Forgets what waits for the operation, and returns the waker, whose destructor is user code.
+    pub(super) fn take_waiter(&self) -> Option<Waker> {
+        self.task.set(TaskKey::NONE);
+        if !self.has_flag(HAS_WAKER) {
+            return None;
+        }
+        self.clear_flag(HAS_WAKER);
+        self.with_rare(|rare| rare.waker.take())
+    }
+
+    pub(super) fn clear_flag(&self, flag: u8) {
+        self.flags.set(self.flags.get() & !flag);
     }
 
     pub(super) fn set_flag(&self, flag: u8) {

@@ -11,7 +11,6 @@ use std::task::{Context, Poll, ready};
 
 use crate::driver::OsResult;
 use crate::driver::op::{MAX_LEN, MAX_SLICES, Medium, Op};
-use crate::driver::pool::PoolBuffer;
 use crate::error::from_code;
 use crate::event_loop::core::LoopCore;
 use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
@@ -483,7 +482,7 @@ impl ManagedRead {
             match core.take_buffer(result) {
                 Some(buffer) if !queue.has_bytes() => {
                     queue.end(&mut self.ticket);
-                    return Poll::Ready(Ok(ManagedBuf::from_pool(buffer)));
+                    return Poll::Ready(Ok(buffer));
                 }
                 buffer => {
                     if let Some(finished) = self.finish_empty(descriptor, medium, result.res(), buffer) {
@@ -503,10 +502,10 @@ impl ManagedRead {
         descriptor: &Descriptor,
         medium: Medium,
         res: OsResult,
-        buffer: Option<PoolBuffer>,
+        buffer: Option<ManagedBuf>,
     ) -> Option<io::Result<ManagedBuf>> {
         let queue = &descriptor.read;
-        let received = buffer.as_ref().map_or(&[][..], |buffer| buffer.filled());
+        let received = buffer.as_deref().unwrap_or_default();
         let served = match queue.append_if_overtaken(received, None, res) {
             true => queue.serve_all(),
             false => None,

@@ -2,13 +2,14 @@
 
 use std::cell::Cell;
 use std::ptr::NonNull;
+use std::task::Waker;
 
-use super::slot::{Executor, OFF_DRIVER, OpSlot, State};
+use super::slot::{Executor, HAS_WAKER, OFF_DRIVER, OpSlot, State};
 use crate::copy_vec::CopyVec;
 use crate::driver::op::{FileOp, Op};
 use crate::driver::{Control, OpId, OsResult};
 use crate::event_loop::exception::guard;
-use crate::event_loop::waiter::Waiter;
+use crate::event_loop::task_key::TaskKey;
 use crate::sys::Fd;
 
 /// Slots are recycled, so after warm-up an operation allocates nothing. A slot still in flight when the table is dropped
@@ -17,7 +18,8 @@ use crate::sys::Fd;
 #[derive(Default)]
 pub(crate) struct OpTable {
     slots: CopyVec<NonNull<OpSlot>>,
-    free: CopyVec<NonNull<OpSlot>>,
+    /// The first free slot. The others follow by `OpSlot::next_free`.
+    free: Cell<Option<NonNull<OpSlot>>>,
     pub(super) in_flight: Cell<usize>,
     /// The operations in flight that the driver does not perform.
     pub(super) off_driver: Cell<usize>,
@@ -45,7 +47,7 @@ impl OpTable {
 
     /// How many slots are in use: in flight, or completed and not taken.
     pub(crate) fn taken(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.slots().filter(|slot| slot.state.get() != State::Free).count()
     }
 
     /// The slot of an operation that is in flight or whose result has not been taken.
@@ -59,8 +61,12 @@ impl OpTable {
     /// Takes a free slot.
     #[inline]
     pub(super) fn reserve(&self) -> NonNull<OpSlot> {
-        match self.free.pop() {
-            Some(slot) => slot,
+        match self.free.get() {
+            Some(slot) => {
+                // SAFETY: as in `slot`.
+                self.free.set(unsafe { slot.as_ref() }.next_free.get());
+                slot
+            }
             None => self.grow(),
         }
     }
@@ -75,24 +81,21 @@ impl OpTable {
     }
 
     /// Gives back a slot whose operation was not started. Its payload must be gone already.
-    #[cold]
-    pub(super) fn unreserve(&self, slot: NonNull<OpSlot>) {
-        self.free.push(slot);
+    #[inline]
+    pub(super) fn unreserve(&self, slot: &OpSlot) {
+        slot.next_free.set(self.free.get());
+        self.free.set(Some(NonNull::from(slot)));
     }
 
     /// Frees the slot of an operation that has completed. Its payload must be gone already.
     #[inline]
     pub(super) fn release(&self, slot: &OpSlot) {
-        assert!(
-            slot.state.get() == State::Done,
-            "only a completed operation is released"
-        );
+        debug_assert!(slot.state.get() == State::Done);
         slot.state.set(State::Free);
         slot.id.set(slot.id.get().next());
         slot.flags.set(0);
         slot.cancel_requested.set(false);
-        slot.drop_payload.set(None);
-        self.free.push(NonNull::from(slot));
+        self.unreserve(slot);
     }
 
     fn slots(&self) -> impl Iterator<Item = &OpSlot> {
@@ -120,13 +123,13 @@ impl OpTable {
         counts.into_iter().collect()
     }
 
-    /// Calls `each` with the operations in flight and their waiters. `each` runs no user code.
-    pub(crate) fn for_each_waiter(&self, mut each: impl FnMut(&Op, &Waiter)) {
+    /// Calls `each` with the operations in flight and what they wake. `each` runs no user code.
+    pub(crate) fn for_each_waiter(&self, mut each: impl FnMut(&Op, TaskKey, Option<&Waker>)) {
         for slot in self.slots_in_flight() {
-            let waiter = slot.waiter.replace(Waiter::NONE);
-            each(slot.op(), &waiter);
-            // There is nothing to drop: the cell holds no waker.
-            slot.waiter.set(waiter);
+            match slot.has_flag(HAS_WAKER) {
+                true => slot.with_rare(|rare| each(slot.op(), TaskKey::NONE, rare.waker.as_ref())),
+                false => each(slot.op(), slot.task.get(), None),
+            }
         }
     }
 
@@ -155,7 +158,9 @@ impl Drop for OpTable {
             // SAFETY: `grow` made this box. Nothing uses it: neither a driver, since the operation has completed, nor a
             // future, which would keep the loop and its table alive.
             let slot = unsafe { Box::from_raw(slot.as_ptr()) };
-            if let Some(drop_payload) = slot.drop_payload.take() {
+            if slot.state.get() == State::Done
+                && let Some(drop_payload) = slot.drop_payload.take()
+            {
                 // SAFETY: the operation has completed, so the kernel is done with the payload, and it was not taken.
                 guard("a buffer's destructor", || unsafe { drop_payload(slot.payload()) });
             }

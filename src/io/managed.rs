@@ -1,10 +1,13 @@
 //! The buffer of a managed read.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::rc::Rc;
 
 use super::buf::impl_io_buf;
-use crate::driver::pool::PoolBuffer;
+use crate::driver::pool::BufferPool;
 
 /// Received bytes in a buffer that the runtime provides, usually one from a pool, to which it returns on drop.
 ///
@@ -25,30 +28,58 @@ use crate::driver::pool::PoolBuffer;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct ManagedBuf {
-    memory: Memory,
-    /// The number of consumed bytes at the front.
-    used: usize,
+    /// The bytes that were not consumed. Stored rather than derived from the owner, because each request of a server
+    /// asks for them several times. Their end does not change.
+    ptr: NonNull<u8>,
+    len: usize,
+    owner: MemoryOwner,
 }
 
-enum Memory {
-    Pool(PoolBuffer),
-    /// There is no pool, it was empty, or the bytes were received for a read that was dropped.
-    Heap(Vec<u8>),
+/// What owns a buffer's memory. Both variants are one word, so that a buffer is moved in whole words.
+enum MemoryOwner {
+    /// The bytes end within a buffer of this pool.
+    Pool(Rc<BufferPool>),
+    /// The bytes end where a boxed slice ends that begins here. There is no pool, it was empty, or the bytes were received
+    /// for a read that was dropped.
+    Heap(NonNull<u8>),
 }
 
 impl ManagedBuf {
-    pub(crate) fn from_pool(buffer: PoolBuffer) -> ManagedBuf {
+    /// The first `len` bytes, at least one, of a pool buffer, which returns to the pool when this is dropped. Panics if
+    /// the pool has no such buffer, or only shorter ones.
+    ///
+    /// # Safety
+    ///
+    /// The buffer was taken from this pool, the kernel is done with it, nothing else uses it or returns it to the pool,
+    /// and its first `len` bytes are initialised.
+    #[inline]
+    pub(crate) unsafe fn from_pool(pool: Rc<BufferPool>, index: u16, len: usize) -> ManagedBuf {
+        assert!(len > 0 && len <= pool.buffer_len());
         ManagedBuf {
-            memory: Memory::Pool(buffer),
-            used: 0,
+            ptr: pool.address(index),
+            len,
+            owner: MemoryOwner::Pool(pool),
         }
     }
 
     pub(crate) fn from_heap(bytes: Vec<u8>) -> ManagedBuf {
-        ManagedBuf {
-            memory: Memory::Heap(bytes),
-            used: 0,
-        }
+        let len = bytes.len();
+        let ptr = NonNull::from(Box::leak(bytes.into_boxed_slice())).cast();
+        let owner = MemoryOwner::Heap(ptr);
+        ManagedBuf { ptr, len, owner }
+    }
+
+    /// The boxed slice that `from_heap` made, as a vector, and how many of its bytes were consumed.
+    ///
+    /// # Safety
+    ///
+    /// `begin` is the owner's, and the memory is not used through this buffer any more.
+    unsafe fn rebuild(&self, begin: NonNull<u8>) -> (Vec<u8>, usize) {
+        // SAFETY: `from_heap` made both pointers from one slice, and `advance` moved the second one within it.
+        let used = unsafe { self.ptr.offset_from_unsigned(begin) };
+        let slice = NonNull::slice_from_raw_parts(begin, used + self.len);
+        // SAFETY: this is the slice that `from_heap` leaked, and the caller promises that nothing else uses it.
+        (unsafe { Box::from_raw(slice.as_ptr()) }.into_vec(), used)
     }
 
     /// Removes the first `count` bytes.
@@ -64,18 +95,22 @@ impl ManagedBuf {
     ///
     /// If there are fewer bytes.
     pub fn advance(&mut self, count: usize) {
-        assert!(count <= self.len(), "cannot advance by {count} of {} bytes", self.len());
-        self.used += count;
+        assert!(count <= self.len, "cannot advance by {count} of {} bytes", self.len);
+        // SAFETY: the buffer has at least `count` bytes.
+        self.ptr = unsafe { self.ptr.add(count) };
+        self.len -= count;
     }
 
     /// Converts to a vector, without an allocation if the bytes are on the heap.
     pub fn into_vec(self) -> Vec<u8> {
-        match self.memory {
-            Memory::Heap(mut bytes) => {
-                bytes.drain(..self.used);
+        match self.owner {
+            MemoryOwner::Heap(begin) => {
+                // SAFETY: it is the owner's, and this buffer does not drop its memory.
+                let (mut bytes, used) = unsafe { ManuallyDrop::new(self).rebuild(begin) };
+                bytes.drain(..used);
                 bytes
             }
-            Memory::Pool(buffer) => buffer.filled()[self.used..].to_vec(),
+            MemoryOwner::Pool(_) => self.to_vec(),
         }
     }
 
@@ -86,7 +121,23 @@ impl ManagedBuf {
 
     /// Whether the bytes are in a pool buffer.
     pub fn is_pooled(&self) -> bool {
-        matches!(self.memory, Memory::Pool(_))
+        matches!(self.owner, MemoryOwner::Pool(_))
+    }
+}
+
+impl Drop for ManagedBuf {
+    #[inline]
+    fn drop(&mut self) {
+        match &self.owner {
+            MemoryOwner::Pool(pool) => {
+                // SAFETY: the buffer has at least one byte in front of its end.
+                let last = unsafe { self.ptr.add(self.len).sub(1) };
+                // SAFETY: `from_pool`'s caller passed the buffer on, and it is not used any more.
+                unsafe { pool.give_back(pool.index_of(last)) }
+            }
+            // SAFETY: it is the owner's, and the memory is not used any more.
+            MemoryOwner::Heap(begin) => drop(unsafe { self.rebuild(*begin) }),
+        }
     }
 }
 
@@ -109,19 +160,15 @@ impl Deref for ManagedBuf {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        match &self.memory {
-            Memory::Pool(buffer) => &buffer.filled()[self.used..],
-            Memory::Heap(bytes) => &bytes[self.used..],
-        }
+        // SAFETY: the owner keeps these bytes, which are initialised, and changes only through `&mut self`.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for ManagedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        match &mut self.memory {
-            Memory::Pool(buffer) => &mut buffer.filled_mut()[self.used..],
-            Memory::Heap(bytes) => &mut bytes[self.used..],
-        }
+        // SAFETY: as in `deref`; `&mut self` makes this the only reference.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
     }
 }
 
@@ -139,3 +186,38 @@ impl fmt::Debug for ManagedBuf {
 }
 
 impl_io_buf!([] ManagedBuf);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_buffer_returns_to_its_pool() {
+        let pool = BufferPool::new(2, 16).unwrap();
+        let index = pool.take().unwrap();
+        // SAFETY: the buffer was just taken, is written here, and is used by nothing else.
+        let mut buffer = unsafe {
+            pool.address(index).write_bytes(7, 16);
+            ManagedBuf::from_pool(pool.clone(), index, 16)
+        };
+        buffer.advance(15);
+        assert_eq!(*buffer, [7]);
+        assert!(pool.take().is_some());
+        assert!(pool.take().is_none());
+        drop(buffer);
+        assert_eq!(pool.take(), Some(index));
+    }
+
+    #[test]
+    fn a_heap_buffer_keeps_its_allocation() {
+        let bytes = b"0123456789".to_vec();
+        let address = bytes.as_ptr();
+        let mut buffer = ManagedBuf::from_heap(bytes);
+        buffer.advance(3);
+        buffer.advance(2);
+        buffer[0] = b'x';
+        assert_eq!(&*buffer, b"x6789");
+        let bytes = buffer.into_vec();
+        assert_eq!((&*bytes, bytes.as_ptr()), (&b"x6789"[..], address));
+    }
+}

@@ -119,7 +119,7 @@ pub(crate) async fn receive_managed(
         msg_pool.put_back(msg);
         match (op_result.res(), core.take_buffer(op_result)) {
             (Err(errno::NO_BUFFERS), _) => {}
-            (_, Some(buffer)) => return Ok((ManagedBuf::from_pool(buffer), meta)),
+            (_, Some(buffer)) => return Ok((buffer, meta)),
             (res, None) => return count(res).map(|_| (ManagedBuf::default(), meta)),
         }
     }

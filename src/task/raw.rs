@@ -80,7 +80,7 @@ use crate::diagnostics::dump::Waiting;
 use crate::event_loop::core::{LoopCore, RemoteEvent};
 use crate::event_loop::exception::{Exception, guard, report, wake_all};
 use crate::event_loop::inbox::Inbox;
-use crate::event_loop::waiter::TaskKey;
+use crate::event_loop::task_key::TaskKey;
 use crate::time::Instant;
 
 /// What a pending task waits for, as shown in dumps.
@@ -109,8 +109,8 @@ pub(crate) struct Header {
     // From here on: accessed on the loop's thread only.
     /// Whether a [`Runnable`] of this task is in the ready queue.
     is_ready: Cell<bool>,
-    /// The key in the loop's task list; valid until `DONE`.
-    list_index: Cell<u32>,
+    /// Holds the index in the loop's task list; valid until `DONE`.
+    key: Cell<TaskKey>,
     cancel_requested: Cell<bool>,
     /// The task ends as failed, not as cancelled: its group has the error.
     failed: Cell<bool>,
@@ -318,7 +318,7 @@ unsafe fn create<F: Future>(
                 name: name.map(Box::new),
                 spawned_at,
                 is_ready: Cell::new(false),
-                list_index: Cell::new(0),
+                key: Cell::new(TaskKey::NONE),
                 cancel_requested: Cell::new(false),
                 failed: Cell::new(false),
                 is_cleanup_helper: core.current_task().is_some_and(RawTask::is_cleanup),
@@ -336,7 +336,7 @@ unsafe fn create<F: Future>(
     // SAFETY: a box is never null.
     let header = unsafe { NonNull::new_unchecked(Box::into_raw(task)) }.cast::<Header>();
     let raw = RawTask(header);
-    raw.header().list_index.set(core.tasks.insert(raw));
+    raw.header().key.set(TaskKey::new(core.tasks.insert(raw), raw.id().0));
     crate::diagnostics::trace::task_spawned(raw.id(), raw.name(), spawned_at);
     (JoinHandle::new(raw), raw)
 }
@@ -378,7 +378,7 @@ impl RawTask {
     /// For waiters of this loop. Valid until the task is done.
     #[inline]
     pub(crate) fn key(self) -> TaskKey {
-        TaskKey::new(self.header().list_index.get(), self.id().0)
+        self.header().key.get()
     }
 
     /// The data pointer of the task's wakers.
@@ -562,7 +562,7 @@ impl RawTask {
     fn finish(self, core: &LoopCore) {
         let header = self.header();
         let id = header.id;
-        let listed = core.tasks.remove(header.list_index.get());
+        let listed = core.tasks.remove(header.key.get().index());
         debug_assert!(listed == Some(self));
         let has_completed = header.orphans.get() == 0;
         let waker = match has_completed {

@@ -81,25 +81,29 @@ impl Uring {
         })
     }
 
-    /// The submission for an operation that is not a plain receive or send, or what `start` returns without one.
+    /// Starts an operation that is not a plain receive or send, or for which the ring is full.
     ///
     /// # Safety
     ///
     /// As for [`Driver::start`].
     #[cold]
-    unsafe fn other_entry(&mut self, op: &Op, scratch: *mut Scratch) -> Result<squeue::Entry, Start> {
+    unsafe fn start_slowly(&mut self, id: OpId, op: &Op, scratch: *mut Scratch) -> Start {
         if let Op::Connect { name, .. } = *op {
             // SAFETY: the operation owns the name.
             let is_unix = unsafe { &*name }.as_socket().is_none();
             // A Unix connect ends at once, with EAGAIN if the backlog is full. io_uring would block a worker instead.
             // SAFETY: the operation owns the memory that `op` points to, and the kernel does not use it yet.
             if is_unix && let Some(res) = unsafe { driver::perform(op) } {
-                return Err(Start::Done(OpResult::new(res)));
+                return Start::Done(OpResult::new(res));
             }
         }
         self.watches_foreign |= matches!(op, Op::Readiness { .. });
         // SAFETY: the caller's promise: the scratch is the operation's until it completes.
-        unsafe { submit::entry(op, scratch, &self.features) }.ok_or(Start::Blocking)
+        match unsafe { submit::entry(op, scratch, &self.features) } {
+            Some(entry) => self.push(entry.user_data(id.to_u64())),
+            None => return Start::Blocking,
+        }
+        Start::Pending
     }
 
     /// Queues a submission. It reaches the kernel with the next `enter`, or when the ring is full.
@@ -229,23 +233,19 @@ impl Uring {
     /// Empties the completion ring. Returns whether the kernel holds back more completions because the ring was full.
     fn reap(&mut self, completed: &mut Vec<Completion>) -> bool {
         let (_, submission, completion) = self.ring.split();
+        self.counters.completions += completion.len() as u64;
         for entry in completion {
-            self.counters.completions += 1;
-            match OpId::from_u64(entry.user_data()) {
-                NOTIFY_READ => self.eventfd_armed = false,
-                CANCEL => {
-                    if entry.result() == -libc::ENOENT || entry.result() == -libc::EALREADY {
-                        self.counters.late_cancels += 1;
-                    }
-                }
-                id => {
-                    if entry.result() == -libc::ENOBUFS {
-                        self.counters.pool_empty += 1;
-                    }
-                    let result = OpResult::from_kernel(entry.result(), entry.flags());
-                    completed.push(Completion { id, result });
-                }
+            let (id, res) = (OpId::from_u64(entry.user_data()), entry.result());
+            if id.is_reserved() {
+                self.eventfd_armed &= id != NOTIFY_READ;
+                self.counters.late_cancels += u64::from(res == -libc::ENOENT || res == -libc::EALREADY);
+                continue;
             }
+            if res == -libc::ENOBUFS {
+                self.counters.pool_empty += 1;
+            }
+            let result = OpResult::from_kernel(res, entry.flags());
+            completed.push(Completion { id, result });
         }
         submission.cq_overflow()
     }
@@ -334,20 +334,16 @@ unsafe impl Driver for Uring {
     }
 
     unsafe fn start(&mut self, id: OpId, op: &Op, scratch: *mut Scratch) -> Start {
-        if let Some(words) = submit::socket_words(op, id, &self.features) {
-            self.counters.submissions += 1;
+        if self.backlog.is_empty()
+            && let Some(entry) = submit::socket_entry(op, id, &self.features)
             // SAFETY: the entry's memory belongs to its operation until that completes.
-            if !self.backlog.is_empty() || unsafe { self.ring.submission().push(&submit::entry_of(words)) }.is_err() {
-                self.push_to_full_ring(submit::entry_of(words));
-            }
+            && unsafe { self.ring.submission().push(&entry) }.is_ok()
+        {
+            self.counters.submissions += 1;
             return Start::Pending;
         }
         // SAFETY: the caller's promise.
-        match unsafe { self.other_entry(op, scratch) } {
-            Ok(entry) => self.push(entry.user_data(id.to_u64())),
-            Err(start) => return start,
-        }
-        Start::Pending
+        unsafe { self.start_slowly(id, op, scratch) }
     }
 
     unsafe fn attempt(&mut self, op: &Op, alone: bool) -> Option<OsResult> {

@@ -25,11 +25,11 @@ const NO_SIGNAL: i32 = libc::MSG_NOSIGNAL;
 /// everything the attempt would find nothing. It loses nothing if data has arrived since.
 const POLL_FIRST: u16 = 1;
 
-/// The submission for a plain receive or send on a socket, as whole words that are written straight into the ring; `None`
-/// for all other operations. The crate's builders write byte by byte to the stack, and the copy then waits for these
-/// stores.
+/// The submission for a plain receive or send on a socket; `None` for all other operations. It consists of whole words,
+/// which go straight into the ring. The crate's builders write byte by byte to the stack, and the copy then waits for
+/// these stores.
 #[inline]
-pub(super) fn socket_words(op: &Op, id: OpId, features: &Features) -> Option<[u64; 8]> {
+pub(super) fn socket_entry(op: &Op, id: OpId, features: &Features) -> Option<squeue::Entry> {
     if cfg!(target_endian = "big") {
         return None;
     }
@@ -38,19 +38,10 @@ pub(super) fn socket_words(op: &Op, id: OpId, features: &Features) -> Option<[u6
         let poll_first = drained && medium == Medium::Tcp && features.poll_first;
         u64::from(opcode::Recv::CODE) | u64::from(if poll_first { POLL_FIRST } else { 0 }) << 16
     };
-    let (head, fd, addr, len_and_flags, group) = match *op {
-        Op::RecvManaged {
-            medium: Medium::Pipe, ..
-        }
-        | Op::Recv {
-            medium: Medium::Pipe, ..
-        }
-        | Op::Send {
-            medium: Medium::Pipe, ..
-        } => return None,
-        Op::RecvManaged { fd, medium, drained } => {
+    let (head, fd, addr, len_and_flags) = match *op {
+        Op::RecvManaged { fd, medium, drained } if medium != Medium::Pipe => {
             let select = u64::from(squeue::Flags::BUFFER_SELECT.bits()) << 8;
-            (recv(medium, drained) | select, fd, 0, 0, u64::from(buffers::GROUP))
+            (recv(medium, drained) | select, fd, 0, 0)
         }
         Op::Recv {
             fd,
@@ -58,31 +49,19 @@ pub(super) fn socket_words(op: &Op, id: OpId, features: &Features) -> Option<[u6
             drained,
             ptr,
             len,
-        } => (recv(medium, drained), fd, ptr as u64, len as u64, 0),
-        Op::Send { fd, ptr, len, .. } => {
+        } if medium != Medium::Pipe => (recv(medium, drained), fd, ptr as u64, len as u64),
+        Op::Send { fd, medium, ptr, len } if medium != Medium::Pipe => {
             let flags = (NO_SIGNAL as u64) << 32;
-            (u64::from(opcode::Send::CODE), fd, ptr as u64, len as u64 | flags, 0)
+            (u64::from(opcode::Send::CODE), fd, ptr as u64, len as u64 | flags)
         }
         _ => return None,
     };
-    Some([
-        head | u64::from(fd as u32) << 32,
-        0,
-        addr,
-        len_and_flags,
-        id.to_u64(),
-        group,
-        0,
-        0,
-    ])
-}
-
-/// The submission that consists of these words.
-#[inline]
-pub(super) fn entry_of(words: [u64; 8]) -> squeue::Entry {
-    // SAFETY: an entry is the kernel's `io_uring_sqe`: 64 bytes of plain numbers. On a little-endian machine these words
-    // are its fields opcode, flags, ioprio, fd; offset; address; length, flags of the operation; user data; buffer group.
-    unsafe { std::mem::transmute::<[u64; 8], squeue::Entry>(words) }
+    let head = head | u64::from(fd as u32) << 32;
+    // Opcode, flags, ioprio, fd; offset; address; length, flags of the operation; user data; buffer group.
+    let group = u64::from(buffers::GROUP);
+    let words = [head, 0, addr, len_and_flags, id.to_u64(), group, 0, 0];
+    // SAFETY: an entry is the kernel's `io_uring_sqe`: 64 bytes of plain numbers, these on a little-endian machine.
+    Some(unsafe { std::mem::transmute::<[u64; 8], squeue::Entry>(words) })
 }
 
 /// The submission for an op; `None` if this kernel has no opcode for it.
