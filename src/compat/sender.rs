@@ -22,7 +22,7 @@ use crate::event_loop::exception::guard;
 use crate::inflight::descriptor::Descriptor;
 use crate::inflight::queue::Ticket;
 use crate::inflight::stream::{ByteStream, count};
-use crate::inflight::{Listener, OnOrphan, RawOp, StartedOp};
+use crate::inflight::{Listener, OnOrphan, RawOp};
 use crate::io::IoBuf;
 use crate::io::payload::Piece;
 use crate::io::write_buffer::{WriteBuffer, nonzero};
@@ -151,10 +151,10 @@ impl Sender {
     /// Sends until an operation is in flight or nothing is left. The caller holds the write queue.
     fn send_next(self: &Rc<Self>, descriptor: &Rc<Descriptor>) {
         while let Some(piece) = self.buffer.next_piece() {
-            let (op, started) = self.start_op(descriptor, piece);
-            let is_up = op.listen(&descriptor.core, self.clone());
+            let op = self.start_op(descriptor, piece);
+            let (id, is_up) = (op.id, op.listen(&descriptor.core, self.clone()));
             self.op.set(Some(op));
-            descriptor.core.trace(started);
+            descriptor.core.trace(id);
             if is_up {
                 if descriptor.is_handle_dropped.get()
                     && let Some(id) = descriptor.write.op.get()
@@ -170,7 +170,7 @@ impl Sender {
         self.release_queue();
     }
 
-    fn start_op(&self, descriptor: &Rc<Descriptor>, piece: Piece) -> (RawOp<SendPayload>, StartedOp) {
+    fn start_op(&self, descriptor: &Rc<Descriptor>, piece: Piece) -> RawOp<SendPayload> {
         let (fd, medium) = (descriptor.fd, self.medium);
         let plan = |(_, piece): &mut SendPayload| Op::Send {
             fd,
@@ -179,7 +179,9 @@ impl Sender {
             len: piece.len().min(MAX_LEN),
         };
         let payload = (descriptor.clone(), piece);
-        RawOp::start_op_untraced(&descriptor.core, &descriptor.write, OnOrphan::Discard, payload, 0, plan)
+        descriptor
+            .core
+            .start_op(&descriptor.write, OnOrphan::Discard, payload, 0, plan)
     }
 
     /// Records the result of a completed send.

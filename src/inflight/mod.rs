@@ -25,6 +25,7 @@ mod table;
 pub(crate) mod transfer;
 pub(crate) mod watch;
 
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -32,7 +33,7 @@ use std::task::{Context, Poll, Waker};
 pub(crate) use self::op_future::{OpFuture, RawOp};
 use self::slot::{
     HAS_DESCRIPTOR, HAS_LISTENER, HAS_OWNER, HAS_WAKER, OFF_DRIVER, ORPHANED, OpRare, OpSlot, State, drop_payload,
-    payload_ptr, store_payload,
+    store_payload,
 };
 pub(crate) use self::slot::{Listener, OnOrphan};
 pub(crate) use self::table::OpTable;
@@ -44,10 +45,10 @@ use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::guard;
 use crate::event_loop::task_key::TaskKey;
 use crate::inflight::descriptor::Descriptor;
-use crate::inflight::queue::IoQueue;
+use crate::inflight::queue::{IoQueue, Leftover};
 use crate::io::ManagedBuf;
 use crate::on_drop::OnDrop;
-use crate::sys::{MsgMeta, errno};
+use crate::sys::errno;
 use crate::task::RawTask;
 
 impl LoopCore {
@@ -56,6 +57,7 @@ impl LoopCore {
     ///
     /// Calls no tracing subscriber, which is user code: the caller calls [`trace`](LoopCore::trace) once the operation
     /// is reachable and no borrow is held.
+    #[inline]
     pub(crate) fn start_op<T: 'static>(
         &self,
         queue: &IoQueue,
@@ -63,10 +65,8 @@ impl LoopCore {
         payload: T,
         prefix: usize,
         plan: impl FnOnce(&mut T) -> Op,
-    ) -> StartedOp {
-        let reserved = self.ops.reserve();
-        // SAFETY: slots live as long as the table.
-        let slot = unsafe { reserved.as_ref() };
+    ) -> RawOp<T> {
+        let slot = self.ops.reserve();
         // SAFETY: the slot is reserved and free.
         let payload = unsafe { store_payload(slot.payload(), payload) };
         // `plan` calls a user's buffer type, which may panic: the operation is then not started.
@@ -81,33 +81,16 @@ impl LoopCore {
         std::mem::forget(undo);
         slot.on_orphan.set(on_orphan);
         slot.drop_payload.set(Some(drop_payload::<T>));
-        self.submit(queue, reserved, prefix)
-    }
-
-    /// Starts the next operation of a call, after `started` has completed, with the payload where it is. It has an id of
-    /// its own.
-    pub(crate) fn restart_op<T: 'static>(
-        &self,
-        queue: &IoQueue,
-        started: StartedOp,
-        prefix: usize,
-        plan: impl FnOnce(&mut T) -> Op,
-    ) -> StartedOp {
-        let slot = started.slot(self).filter(|slot| slot.state.get() == State::Done);
-        let slot = slot.expect("a call continues when its operation has completed");
-        // SAFETY: the operation has completed, and the caller, which started it, has payloads of the type `T`. If `plan`
-        // panics, the operation is still done, and its future takes or drops the payload.
-        slot.set_op(plan(unsafe { &mut *payload_ptr::<T>(slot.payload()) }));
-        slot.id.set(slot.id.get().next());
-        slot.cancel_requested.set(false);
-        self.submit(queue, started.slot, prefix)
+        RawOp {
+            id: self.submit(queue, slot, prefix),
+            slot: Some(NonNull::from(slot)),
+            payload: PhantomData,
+        }
     }
 
     /// Passes the op of a slot to the driver.
     #[inline(always)]
-    fn submit(&self, queue: &IoQueue, reserved: NonNull<OpSlot>, prefix: usize) -> StartedOp {
-        // SAFETY: slots live as long as the table.
-        let slot = unsafe { reserved.as_ref() };
+    fn submit(&self, queue: &IoQueue, slot: &OpSlot, prefix: usize) -> OpId {
         let id = slot.id.get();
         slot.prefix.set(prefix);
         slot.task.set(TaskKey::NONE);
@@ -121,7 +104,7 @@ impl LoopCore {
             Start::Pending => {}
             start => self.not_pending(slot, start),
         }
-        StartedOp { id, slot: reserved }
+        id
     }
 
     /// The driver has completed an operation at once, or leaves it to the pool.
@@ -138,15 +121,15 @@ impl LoopCore {
     }
 
     #[inline]
-    pub(crate) fn trace(&self, started: StartedOp) {
+    pub(crate) fn trace(&self, id: OpId) {
         if cfg!(feature = "tracing")
-            && let Some(slot) = started.slot(self)
+            && let Some(slot) = self.ops.slot(id)
         {
             // Copied, because the subscriber may cause the slot to be used again.
             let (op, state, result) = (*slot.op(), slot.state.get(), slot.result.get());
-            crate::diagnostics::trace::op_started(started.id, &op);
+            crate::diagnostics::trace::op_started(id, &op);
             if state == State::Done {
-                crate::diagnostics::trace::op_completed(started.id, result.res());
+                crate::diagnostics::trace::op_completed(id, result.res());
             }
         }
     }
@@ -313,8 +296,8 @@ impl LoopCore {
 
     /// Takes the result of a completed read whose future was dropped: the received bytes, in order, or its error. Frees
     /// the slot. Empty if the operation is gone.
-    pub(crate) fn salvage(&self, id: OpId) -> SalvagedRead {
-        let mut salvage = SalvagedRead::default();
+    fn salvage(&self, id: OpId) -> Leftover {
+        let mut salvage = Leftover::default();
         let Some(slot) = self.ops.slot(id).filter(|slot| slot.state.get() == State::Done) else {
             return salvage;
         };
@@ -474,36 +457,4 @@ impl LoopCore {
 pub(crate) fn lasting_error(res: OsResult) -> Option<i32> {
     res.err()
         .filter(|&code| code != errno::CANCELED && code != errno::NO_BUFFERS && code != errno::INTERRUPTED)
-}
-
-/// An operation that was passed to the driver: its slot, and the id that says whether the slot is still this operation's.
-#[derive(Clone, Copy)]
-pub(crate) struct StartedOp {
-    pub(crate) id: OpId,
-    slot: NonNull<OpSlot>,
-}
-
-impl StartedOp {
-    /// The operation's slot, unless its result was taken. `core` is the loop that it was started on.
-    #[inline]
-    fn slot<'a>(&self, _core: &'a LoopCore) -> Option<&'a OpSlot> {
-        // SAFETY: slots live as long as their loop.
-        let slot = unsafe { self.slot.as_ref() };
-        (slot.id.get() == self.id).then_some(slot)
-    }
-}
-
-/// The result of a read whose future was dropped.
-#[derive(Default)]
-pub(crate) struct SalvagedRead {
-    pub(crate) bytes: Vec<u8>,
-    /// The metadata, if the bytes are a message.
-    pub(crate) meta: Option<MsgMeta>,
-    pub(crate) error: Option<i32>,
-}
-
-impl SalvagedRead {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.bytes.is_empty() && self.meta.is_none() && self.error.is_none()
-    }
 }

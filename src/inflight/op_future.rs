@@ -3,13 +3,13 @@
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
+use std::ptr::NonNull;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use super::StartedOp;
-use super::slot::{HAS_LISTENER, Listener, OnOrphan, OpSlot, State, take_payload};
-use crate::driver::OpResult;
+use super::slot::{HAS_LISTENER, Listener, OnOrphan, OpSlot, State, payload_ptr, take_payload};
 use crate::driver::op::Op;
+use crate::driver::{OpId, OpResult};
 use crate::event_loop::core::LoopCore;
 use crate::inflight::queue::IoQueue;
 
@@ -19,9 +19,10 @@ use crate::inflight::queue::IoQueue;
 /// It holds the slot's address next to the id: finding the slot costs no lookup, and the id says whether the slot is
 /// still this operation's. It is not if the stream was dropped meanwhile.
 pub(crate) struct RawOp<T> {
-    /// `None` once the result was taken or the operation abandoned.
-    started: Option<StartedOp>,
-    payload: PhantomData<fn() -> T>,
+    pub(crate) id: OpId,
+    /// `None` before the start, and once the result was taken or the operation abandoned.
+    pub(super) slot: Option<NonNull<OpSlot>>,
+    pub(super) payload: PhantomData<fn() -> T>,
 }
 
 #[cold]
@@ -42,54 +43,38 @@ impl DoneOp<'_> {
 impl<T> RawOp<T> {
     /// No operation.
     pub(crate) const NONE: RawOp<T> = RawOp {
-        started: None,
+        id: OpId::new(0, 0),
+        slot: None,
         payload: PhantomData,
     };
 
     pub(crate) fn is_started(&self) -> bool {
-        self.started.is_some()
+        self.slot.is_some()
+    }
+
+    /// The operation's slot, unless its result was taken. `core` is the loop that it was started on.
+    #[inline]
+    fn slot<'a>(&self, _core: &'a LoopCore) -> Option<&'a OpSlot> {
+        // SAFETY: slots live as long as their loop.
+        let slot = unsafe { self.slot?.as_ref() };
+        (slot.id.get() == self.id).then_some(slot)
+    }
+
+    /// Orphans the operation, unless its result was taken: it stays in its queue.
+    pub(crate) fn abandon(&mut self, core: &LoopCore) {
+        if let Some(slot) = self.slot(core) {
+            core.orphan(self.id, slot.on_orphan.get());
+        }
+        self.slot = None;
     }
 }
 
 impl<T: 'static> RawOp<T> {
-    /// Starts an operation and stores its id in `queue`.
-    #[inline]
-    pub(crate) fn start_op(
-        core: &LoopCore,
-        queue: &IoQueue,
-        on_orphan: OnOrphan,
-        payload: T,
-        prefix: usize,
-        plan: impl FnOnce(&mut T) -> Op,
-    ) -> RawOp<T> {
-        let (raw, started) = RawOp::start_op_untraced(core, queue, on_orphan, payload, prefix, plan);
-        core.trace(started);
-        raw
-    }
-
-    /// As `start_op`, for a caller that holds a borrow, after which it passes the [`StartedOp`] to [`LoopCore::trace`].
-    #[inline]
-    pub(crate) fn start_op_untraced(
-        core: &LoopCore,
-        queue: &IoQueue,
-        on_orphan: OnOrphan,
-        payload: T,
-        prefix: usize,
-        plan: impl FnOnce(&mut T) -> Op,
-    ) -> (RawOp<T>, StartedOp) {
-        let started = core.start_op(queue, on_orphan, payload, prefix, plan);
-        let raw = RawOp {
-            started: Some(started),
-            payload: PhantomData,
-        };
-        (raw, started)
-    }
-
     /// Waits until the operation has completed. [`take`](RawOp::take) then takes the result and the payload.
     #[inline]
     pub(crate) fn poll_done<'a>(&self, core: &'a LoopCore, cx: &mut Context<'_>) -> Poll<DoneOp<'a>> {
         // The stream is borrowed, so nothing else takes the result.
-        let Some(slot) = self.started.and_then(|started| started.slot(core)) else {
+        let Some(slot) = self.slot(core) else {
             polled_after_completion()
         };
         match core.register(slot, cx) || !core.spend_budget(cx) {
@@ -104,55 +89,49 @@ impl<T: 'static> RawOp<T> {
         Poll::Ready(self.take(core, queue, done))
     }
 
-    /// Starts the next operation of the same call, after one has completed, with the payload where it is.
+    /// Starts the next operation of the same call, after one has completed, with the payload where it is. It has an id
+    /// of its own.
     pub(crate) fn restart(&mut self, core: &LoopCore, queue: &IoQueue, prefix: usize, plan: impl FnOnce(&mut T) -> Op) {
-        let started = self.started.expect("an operation was started");
-        let started = core.restart_op(queue, started, prefix, plan);
-        self.started = Some(started);
-        core.trace(started);
+        let slot = self.slot(core).filter(|slot| slot.state.get() == State::Done);
+        let slot = slot.expect("a call continues when its operation has completed");
+        // SAFETY: the operation has completed, and was started with a payload of the type `T`. If `plan` panics, the
+        // operation is still done, and its future takes or drops the payload.
+        slot.set_op(plan(unsafe { &mut *payload_ptr::<T>(slot.payload()) }));
+        slot.id.set(slot.id.get().next());
+        slot.cancel_requested.set(false);
+        self.id = core.submit(queue, slot, prefix);
+        core.trace(self.id);
     }
 
     /// Takes the result and the payload, if the operation has completed.
     pub(crate) fn fetch(&mut self, core: &LoopCore, queue: &IoQueue) -> Option<(OpResult, T)> {
-        let slot = self.started?.slot(core)?;
+        let slot = self.slot(core)?;
         (slot.state.get() == State::Done).then(|| self.take(core, queue, DoneOp(slot)))
     }
 
     /// Takes the result and the payload of an operation that has completed. `done` is this operation's.
     #[inline]
     pub(crate) fn take(&mut self, core: &LoopCore, queue: &IoQueue, DoneOp(slot): DoneOp<'_>) -> (OpResult, T) {
-        debug_assert!(self.started.is_some_and(|started| started.id == slot.id.get()));
+        debug_assert!(self.id == slot.id.get());
         let result = slot.result.get();
         // SAFETY: `poll_done` and `fetch` made `done` from the slot of the operation that `start_op::<T>` started. It has
         // completed, and its payload is taken once: the slot is released below.
         let payload = unsafe { take_payload::<T>(slot.payload()) };
         core.ops.release(slot);
-        self.started = None;
+        self.slot = None;
         queue.op.set(None);
         (result, payload)
     }
 
     /// Calls `listener` when the operation completes. False if it has completed already.
     pub(crate) fn listen(&self, core: &LoopCore, listener: Rc<dyn Listener>) -> bool {
-        let slot = self.started.and_then(|started| started.slot(core));
-        let Some(slot) = slot.filter(|slot| slot.is_in_flight()) else {
+        let Some(slot) = self.slot(core).filter(|slot| slot.is_in_flight()) else {
             return false;
         };
         debug_assert!(!slot.has_flag(HAS_LISTENER), "an operation has one listener");
         slot.with_rare(|rare| rare.listener = Some(listener));
         slot.set_flag(HAS_LISTENER);
         true
-    }
-}
-
-impl<T> RawOp<T> {
-    /// Orphans the operation, unless its result was taken: it stays in its queue.
-    pub(crate) fn abandon(&mut self, core: &LoopCore) {
-        if let Some(started) = self.started.take()
-            && let Some(slot) = started.slot(core)
-        {
-            core.orphan(started.id, slot.on_orphan.get());
-        }
     }
 }
 
@@ -174,7 +153,8 @@ impl<'a, T: 'static> OpFuture<'a, T> {
         prefix: usize,
         plan: impl FnOnce(&mut T) -> Op,
     ) -> OpFuture<'a, T> {
-        let raw = RawOp::start_op(core, queue, on_orphan, payload, prefix, plan);
+        let raw = core.start_op(queue, on_orphan, payload, prefix, plan);
+        core.trace(raw.id);
         OpFuture { core, queue, raw }
     }
 }
@@ -191,7 +171,7 @@ impl<T: 'static> Future for OpFuture<'_, T> {
 impl<T> Drop for OpFuture<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        if self.raw.started.is_some() {
+        if self.raw.is_started() {
             self.raw.abandon(self.core);
         }
     }

@@ -108,12 +108,12 @@ impl Default for OpIdCell {
 
 /// Data received for dropped reads, or put back, for the next read.
 #[derive(Default)]
-struct Leftover {
-    bytes: Vec<u8>,
+pub(super) struct Leftover {
+    pub(super) bytes: Vec<u8>,
     at: usize,
     /// The metadata, if the bytes are a message: then they are returned as one.
-    meta: Option<MsgMeta>,
-    error: Option<i32>,
+    pub(super) meta: Option<MsgMeta>,
+    pub(super) error: Option<i32>,
 }
 
 impl IoQueue {
@@ -220,10 +220,10 @@ impl IoQueue {
         {
             self.op.set(None);
             self.drained.set(false);
-            let salvage = core.salvage(id);
-            if !salvage.is_empty() {
+            let salvaged = core.salvage(id);
+            if !salvaged.is_empty() {
                 // A bridge may have put bytes back while the read was in flight: these come first.
-                self.with_leftover(|leftover| leftover.append(&salvage.bytes, salvage.meta, salvage.error));
+                self.add_leftover(|leftover| leftover.append(&salvaged.bytes, salvaged.meta, salvaged.error));
             }
         }
     }
@@ -255,8 +255,17 @@ impl IoQueue {
         self.state.set(self.state.get() & !flag);
     }
 
-    /// Uses the leftover, and updates the flag. `call` runs no user code.
-    fn with_leftover<R>(&self, call: impl FnOnce(&mut Leftover) -> R) -> R {
+    /// Uses the leftover, if there is any. `call` runs no user code.
+    fn with_leftover<R: Default>(&self, call: impl FnOnce(&mut Leftover) -> R) -> R {
+        match self.has_flag(HAS_LEFTOVER) {
+            true => self.add_leftover(call),
+            false => R::default(),
+        }
+    }
+
+    /// Uses the leftover, which may be empty, and updates the flag. `call` runs no user code.
+    #[cold]
+    fn add_leftover<R>(&self, call: impl FnOnce(&mut Leftover) -> R) -> R {
         let mut rare = self.rare.borrow_mut();
         let leftover = &mut rare.get_or_insert_default().leftover;
         let result = call(leftover);
@@ -292,9 +301,6 @@ impl IoQueue {
             capacity > 0,
             "the capacity of a buffer became 0 while it waited: its implementation of IoBufMut is wrong"
         );
-        if !self.has_flag(HAS_LEFTOVER) {
-            return None;
-        }
         self.with_leftover(|leftover| {
             let left = &leftover.bytes[leftover.at..];
             if left.is_empty() {
@@ -316,9 +322,6 @@ impl IoQueue {
 
     /// Takes all leftover bytes; `None` if there is no leftover.
     pub(crate) fn serve_all(&self) -> Option<Result<Vec<u8>, i32>> {
-        if !self.has_flag(HAS_LEFTOVER) {
-            return None;
-        }
         self.with_leftover(|leftover| {
             leftover.meta = None;
             if leftover.at == leftover.bytes.len() {
@@ -338,7 +341,8 @@ impl IoQueue {
         is_stream: bool,
     ) -> Option<Result<(usize, MsgMeta), i32>> {
         let meta = self.take_meta();
-        let (len, is_message) = (self.leftover_len(), meta.is_some());
+        let len = self.with_leftover(|leftover| leftover.bytes.len() - leftover.at);
+        let is_message = meta.is_some();
         let served = match self.serve(buf) {
             None if is_message => Ok(0),
             None => return None,
@@ -366,36 +370,27 @@ impl IoQueue {
         Some(Ok((bytes, meta.unwrap_or_default())))
     }
 
+    /// Takes the metadata of a leftover message.
     fn take_meta(&self) -> Option<MsgMeta> {
-        match self.has_flag(HAS_LEFTOVER) {
-            true => self.with_leftover(|leftover| leftover.meta.take()),
-            false => None,
-        }
-    }
-
-    fn leftover_len(&self) -> usize {
-        match self.has_flag(HAS_LEFTOVER) {
-            true => self.with_leftover(|leftover| leftover.bytes.len() - leftover.at),
-            false => 0,
-        }
+        self.with_leftover(|leftover| leftover.meta.take())
     }
 
     /// Takes the leftover error, once the bytes before it were returned.
     pub(crate) fn take_error(&self) -> Option<i32> {
-        match self.has_flag(HAS_LEFTOVER) && !self.has_bytes() {
-            true => self.with_leftover(|leftover| leftover.error.take()),
-            false => None,
-        }
+        self.with_leftover(|leftover| match leftover.has_bytes() {
+            true => None,
+            false => leftover.error.take(),
+        })
     }
 
     /// Puts received bytes back for the next read, behind the leftover.
     pub(crate) fn put_back(&self, bytes: &[u8]) {
-        self.with_leftover(|leftover| leftover.append(bytes, None, None));
+        self.add_leftover(|leftover| leftover.append(bytes, None, None));
     }
 
     /// Puts received bytes back in front of the leftover, and cancels a read in flight, so that it returns them.
     pub(crate) fn put_front(&self, core: &LoopCore, bytes: &[u8]) {
-        self.with_leftover(|leftover| {
+        self.add_leftover(|leftover| {
             let at = std::mem::take(&mut leftover.at);
             leftover.bytes.splice(..at, bytes.iter().copied());
         });
@@ -417,7 +412,7 @@ impl IoQueue {
 
     #[inline]
     pub(crate) fn has_bytes(&self) -> bool {
-        self.has_flag(HAS_LEFTOVER) && self.with_leftover(|leftover| leftover.has_bytes())
+        self.with_leftover(|leftover| leftover.has_bytes())
     }
 
     /// Whether there is anything that the next read must return.

@@ -37,35 +37,17 @@ impl ByteStream {
         ByteStream { owned, medium }
     }
 
-    #[inline]
-    fn reading(&self) -> (&LoopCore, &IoQueue) {
-        (&self.owned.descriptor.core, &self.owned.descriptor.read)
-    }
-
-    #[inline]
-    fn writing(&self) -> (&LoopCore, &IoQueue) {
-        (&self.owned.descriptor.core, &self.owned.descriptor.write)
-    }
-
     pub(crate) fn medium(&self) -> Medium {
         self.medium
     }
 
     pub(crate) fn read<B: IoBufMut>(&self, buf: B) -> Read<'_, B> {
-        Read {
-            bytes: self,
-            ticket: Ticket::NONE,
-            buf: Some(buf),
-            op: RawOp::NONE,
-        }
+        Read(Call::new(self, buf))
     }
 
     pub(crate) fn read_exact<B: IoBufMut>(&self, buf: B) -> ReadExact<'_, B> {
         ReadExact {
-            bytes: self,
-            ticket: Ticket::NONE,
-            buf: Some(buf),
-            op: RawOp::NONE,
+            call: Call::new(self, buf),
             len: 0,
             filled: 0,
         }
@@ -127,12 +109,12 @@ impl ByteStream {
         (result, bufs)
     }
 
-    pub(crate) fn write<B: IoBuf>(&self, buf: B) -> Write<'_, B> {
-        Write(Sending::new(self, buf))
+    pub(crate) fn write<B: IoBuf>(&self, buf: B) -> Write<'_, B, false> {
+        Write::new(self, buf)
     }
 
-    pub(crate) fn write_all<B: IoBuf>(&self, buf: B) -> WriteAll<'_, B> {
-        WriteAll(Sending::new(self, buf))
+    pub(crate) fn write_all<B: IoBuf>(&self, buf: B) -> Write<'_, B, true> {
+        Write::new(self, buf)
     }
 
     pub(crate) async fn write_vectored<B: IoBuf>(&self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
@@ -247,67 +229,103 @@ impl ByteStream {
     }
 }
 
-/// Receives once into a buffer.
-#[must_use = "futures do nothing unless polled"]
-pub(crate) struct Read<'a, B: IoBufMut> {
+/// A read or write in progress.
+struct Call<'a, B, const IS_WRITE: bool> {
     bytes: &'a ByteStream,
     ticket: Ticket,
-    /// Until the operation is started.
+    /// While no operation has it.
     buf: Option<B>,
     op: RawOp<B>,
 }
+
+impl<'a, B, const IS_WRITE: bool> Call<'a, B, IS_WRITE> {
+    fn new(bytes: &'a ByteStream, buf: B) -> Call<'a, B, IS_WRITE> {
+        Call {
+            bytes,
+            ticket: Ticket::NONE,
+            buf: Some(buf),
+            op: RawOp::NONE,
+        }
+    }
+
+    #[inline]
+    fn core_and_queue(&self) -> (&'a LoopCore, &'a IoQueue) {
+        let descriptor = &self.bytes.owned.descriptor;
+        let queue = match IS_WRITE {
+            true => &descriptor.write,
+            false => &descriptor.read,
+        };
+        (&descriptor.core, queue)
+    }
+
+    /// Ends a call whose buffer no operation has.
+    #[inline]
+    fn finish<T>(&mut self, result: io::Result<T>) -> Poll<BufResult<T, B>> {
+        self.core_and_queue().1.end(&mut self.ticket);
+        match self.buf.take() {
+            Some(buf) => Poll::Ready((result, buf)),
+            None => polled_after_completion(),
+        }
+    }
+
+    /// Drops a call that may have been started: its operation stays in the queue.
+    #[cold]
+    fn give_up(&mut self) {
+        let (core, queue) = self.core_and_queue();
+        self.op.abandon(core);
+        queue.end(&mut self.ticket);
+    }
+}
+
+/// No field is pinned: the buffer moves into the operation's slot before anything points to it.
+impl<B, const IS_WRITE: bool> Unpin for Call<'_, B, IS_WRITE> {}
+
+impl<B, const IS_WRITE: bool> Drop for Call<'_, B, IS_WRITE> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.ticket != Ticket::NONE {
+            self.give_up();
+        }
+    }
+}
+
+/// Receives once into a buffer.
+#[must_use = "futures do nothing unless polled"]
+pub(crate) struct Read<'a, B: IoBufMut>(Call<'a, B, false>);
 
 impl<B: IoBufMut> Future for Read<'_, B> {
     type Output = BufResult<usize, B>;
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<BufResult<usize, B>> {
-        let this = &mut *self;
-        let (core, queue) = this.bytes.reading();
-        if let Some(buf) = &mut this.buf {
-            if buf.capacity() == 0 && this.ticket == Ticket::NONE {
-                return Poll::Ready((Err(no_capacity()), this.buf.take().expect("checked")));
+        let call = &mut self.0;
+        let (core, queue) = call.core_and_queue();
+        if let Some(buf) = &mut call.buf {
+            if buf.capacity() == 0 && call.ticket == Ticket::NONE {
+                return call.finish(Err(no_capacity()));
             }
-            if ready!(queue.poll_begin(core, &mut this.ticket, cx)) == Begin::Leftover
+            if ready!(queue.poll_begin(core, &mut call.ticket, cx)) == Begin::Leftover
                 && let Some(served) = queue.serve(buf)
             {
-                queue.end(&mut this.ticket);
-                return Poll::Ready((served.map_err(from_code), this.buf.take().expect("checked")));
+                return call.finish(served.map_err(from_code));
             }
-            if let Some(buf) = this.buf.take() {
-                this.op = start_recv(&this.bytes.owned.descriptor, this.bytes.medium, buf, 0, fill_target);
+            if let Some(buf) = call.buf.take() {
+                call.op = start_recv(&call.bytes.owned.descriptor, call.bytes.medium, buf, 0, fill_target);
             }
         }
-        let (result, buf) = ready!(this.op.poll(core, queue, cx));
+        let (result, buf) = ready!(call.op.poll(core, queue, cx));
         queue.set_drained(result);
         // SAFETY: the operation has received into this buffer.
         let finished = unsafe { finish_read(queue, result.res(), buf) };
-        queue.end(&mut this.ticket);
+        queue.end(&mut call.ticket);
         Poll::Ready(finished)
-    }
-}
-
-/// No field is pinned: the buffer moves into the operation's slot before anything points to it.
-impl<B: IoBufMut> Unpin for Read<'_, B> {}
-
-impl<B: IoBufMut> Drop for Read<'_, B> {
-    #[inline]
-    fn drop(&mut self) {
-        if self.ticket != Ticket::NONE {
-            let (core, queue) = self.bytes.reading();
-            give_up(core, queue, &mut self.ticket, &mut self.op);
-        }
     }
 }
 
 /// Receives until a buffer is full. The buffer stays in the operation's slot from the first receive to the last.
 #[must_use = "futures do nothing unless polled"]
 pub(crate) struct ReadExact<'a, B: IoBufMut> {
-    bytes: &'a ByteStream,
-    ticket: Ticket,
-    /// While no operation is started.
-    buf: Option<B>,
-    op: RawOp<B>,
+    call: Call<'a, B, false>,
     len: usize,
     filled: usize,
 }
@@ -316,96 +334,80 @@ impl<B: IoBufMut> Future for ReadExact<'_, B> {
     type Output = BufResult<(), B>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<BufResult<(), B>> {
-        let this = &mut *self;
-        let (core, queue) = this.bytes.reading();
-        if !this.op.is_started() {
-            let buf = this.buf.as_mut().unwrap_or_else(|| polled_after_completion());
-            if this.ticket == Ticket::NONE {
+        let ReadExact { call, len, filled } = &mut *self;
+        let (core, queue) = call.core_and_queue();
+        let (descriptor, medium) = (&call.bytes.owned.descriptor, call.bytes.medium);
+        if !call.op.is_started() {
+            let buf = call.buf.as_mut().unwrap_or_else(|| polled_after_completion());
+            if call.ticket == Ticket::NONE {
                 if let Some(result) = check_exact_len(buf) {
-                    return Poll::Ready((result, this.buf.take().expect("checked")));
+                    return call.finish(result);
                 }
-                this.len = buf.len();
+                *len = buf.len();
             }
-            if ready!(queue.poll_begin(core, &mut this.ticket, cx)) == Begin::Leftover
-                && let Some(served) = serve_head(queue, buf, this.len)
+            if ready!(queue.poll_begin(core, &mut call.ticket, cx)) == Begin::Leftover
+                && let Some(served) = serve_head(queue, buf, *len)
             {
                 match served {
-                    Ok(count) => this.filled = count,
-                    Err(code) => return this.finish(queue, Err(from_code(code))),
+                    Ok(count) => *filled = count,
+                    Err(code) => return call.finish(Err(from_code(code))),
                 }
             }
         }
+        let len = *len;
         loop {
-            if this.buf.is_some() {
-                if this.filled == this.len {
-                    return this.finish(queue, Ok(()));
+            if call.buf.is_some() {
+                if *filled == len {
+                    return call.finish(Ok(()));
                 }
                 // The kernel does not repeat an error that a dropped read received after its last bytes.
                 if let Some(code) = queue.take_error() {
-                    return this.fail(queue, from_code(code));
+                    return call.put_back(*filled, from_code(code));
                 }
-                let (descriptor, range) = (&this.bytes.owned.descriptor, this.filled..this.len);
-                let target = |buf: &mut B| fill_range(buf, range.start, range.end);
-                let buf = this.buf.take().expect("checked");
-                this.op = start_recv(descriptor, this.bytes.medium, buf, this.filled, target);
+                let (begin, buf) = (*filled, call.buf.take().expect("checked"));
+                call.op = start_recv(descriptor, medium, buf, begin, |buf| fill_range(buf, begin, len));
             }
-            let done = ready!(this.op.poll_done(core, cx));
+            let done = ready!(call.op.poll_done(core, cx));
             let result = done.result();
             queue.set_drained(result);
-            let received = this.filled + result.res().unwrap_or(0) as usize;
+            let received = *filled + result.res().unwrap_or(0) as usize;
             let is_overtaken = queue.has_bytes();
-            if result.res().is_ok_and(|count| count > 0) && received < this.len && !is_overtaken {
-                let (descriptor, len) = (&this.bytes.owned.descriptor, this.len);
-                let plan = plan_recv(descriptor, this.bytes.medium, |buf| fill_range(buf, received, len));
-                this.op.restart(core, queue, received, plan);
+            if result.res().is_ok_and(|count| count > 0) && received < len && !is_overtaken {
+                let plan = plan_recv(descriptor, medium, |buf| fill_range(buf, received, len));
+                call.op.restart(core, queue, received, plan);
                 // Not before: if the buffer panics, the next poll counts this operation again.
-                this.filled = received;
+                *filled = received;
                 continue;
             }
-            let (result, buf) = this.op.take(core, queue, done);
-            let buf = this.buf.insert(buf);
+            let (result, buf) = call.op.take(core, queue, done);
+            let buf = call.buf.insert(buf);
             if is_overtaken {
                 // SAFETY: this many bytes were received.
                 queue.append_if_overtaken(unsafe { received_in(buf, received) }, None, result.res());
-                let served = serve_head(queue, buf, this.len);
-                this.filled = served.and_then(Result::ok).unwrap_or(0);
+                let served = serve_head(queue, buf, len);
+                *filled = served.and_then(Result::ok).unwrap_or(0);
                 continue;
             }
             match count(result.res()) {
-                Ok(0) => return this.fail(queue, unexpected_eof()),
-                Ok(_) => this.filled = received,
-                Err(error) => return this.fail(queue, error),
+                Ok(0) => return call.put_back(*filled, unexpected_eof()),
+                Ok(_) => *filled = received,
+                Err(error) => return call.put_back(*filled, error),
             }
         }
     }
 }
 
-impl<B: IoBufMut> ReadExact<'_, B> {
-    fn finish(&mut self, queue: &IoQueue, result: io::Result<()>) -> Poll<BufResult<(), B>> {
-        queue.end(&mut self.ticket);
-        Poll::Ready((result, self.buf.take().expect("no operation has the buffer")))
-    }
-
-    /// Puts the received bytes back for the next read.
-    fn fail(&mut self, queue: &IoQueue, error: io::Error) -> Poll<BufResult<(), B>> {
-        let buf = self.buf.as_mut().expect("no operation has the buffer");
-        if self.filled > 0 {
-            // SAFETY: the buffer's first `filled` bytes were received.
-            queue.put_back(unsafe { received_in(buf, self.filled) });
+impl<B: IoBufMut> Call<'_, B, false> {
+    /// Ends a `read_exact` with an error. The next read returns the first `filled` bytes, which were received.
+    fn put_back(&mut self, filled: usize, error: io::Error) -> Poll<BufResult<(), B>> {
+        let (_, queue) = self.core_and_queue();
+        if filled > 0
+            && let Some(buf) = &mut self.buf
+        {
+            // SAFETY: this many bytes were received.
+            queue.put_back(unsafe { received_in(buf, filled) });
         }
-        self.finish(queue, Err(error))
-    }
-}
-
-/// As for `Read`.
-impl<B: IoBufMut> Unpin for ReadExact<'_, B> {}
-
-impl<B: IoBufMut> Drop for ReadExact<'_, B> {
-    fn drop(&mut self) {
-        if self.ticket != Ticket::NONE {
-            let (core, queue) = self.bytes.reading();
-            give_up(core, queue, &mut self.ticket, &mut self.op);
-        }
+        self.finish(Err(error))
     }
 }
 
@@ -471,7 +473,9 @@ impl ManagedRead {
                 Some(_) => {
                     let (fd, drained) = (descriptor.fd, queue.is_drained());
                     let plan = |(): &mut ()| Op::RecvManaged { fd, medium, drained };
-                    ManagedOp::Pooled(RawOp::start_op(core, queue, OnOrphan::Keep, (), 0, plan))
+                    let op = core.start_op(queue, OnOrphan::Keep, (), 0, plan);
+                    core.trace(op.id);
+                    ManagedOp::Pooled(op)
                 }
                 None => ManagedOp::Heap(start_heap_read(descriptor, medium)),
             };
@@ -564,7 +568,10 @@ fn start_recv<B: IoBufMut>(
     target: impl FnOnce(&mut B) -> (*mut u8, usize),
 ) -> RawOp<B> {
     let plan = plan_recv(descriptor, medium, target);
-    RawOp::start_op(&descriptor.core, &descriptor.read, OnOrphan::Keep, buf, begin, plan)
+    let core = &descriptor.core;
+    let op = core.start_op(&descriptor.read, OnOrphan::Keep, buf, begin, plan);
+    core.trace(op.id);
+    op
 }
 
 #[inline]
@@ -587,90 +594,78 @@ fn plan_recv<B>(
     }
 }
 
-/// Sends once from a buffer.
+/// Sends once from a buffer, or `ALL` of it. The buffer is sent from where it lies as long as the driver can do so at
+/// once; then it stays in the operation's slot until the last byte is sent.
 #[must_use = "futures do nothing unless polled"]
-pub(crate) struct Write<'a, B: IoBuf>(Sending<'a, B>);
-
-impl<B: IoBuf> Future for Write<'_, B> {
-    type Output = BufResult<usize, B>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<BufResult<usize, B>> {
-        self.0.poll(cx, false)
-    }
-}
-
-/// Sends all of a buffer.
-#[must_use = "futures do nothing unless polled"]
-pub(crate) struct WriteAll<'a, B: IoBuf>(Sending<'a, B>);
-
-impl<B: IoBuf> Future for WriteAll<'_, B> {
-    type Output = BufResult<(), B>;
-
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<BufResult<(), B>> {
-        let (result, buf) = ready!(self.0.poll(cx, true));
-        Poll::Ready((result.map(|_| ()), buf))
-    }
-}
-
-/// The state of a write. The buffer is sent from where it lies as long as the driver can do so at once; then it stays in
-/// the operation's slot until the last byte is sent.
-struct Sending<'a, B: IoBuf> {
-    bytes: &'a ByteStream,
-    ticket: Ticket,
-    /// Until an operation is started.
-    buf: Option<B>,
-    op: RawOp<B>,
+pub(crate) struct Write<'a, B: IoBuf, const ALL: bool> {
+    call: Call<'a, B, true>,
     len: usize,
     sent: usize,
 }
 
-impl<'a, B: IoBuf> Sending<'a, B> {
-    fn new(bytes: &'a ByteStream, buf: B) -> Sending<'a, B> {
-        Sending {
-            bytes,
-            ticket: Ticket::NONE,
-            buf: Some(buf),
-            op: RawOp::NONE,
+impl<B: IoBuf> Future for Write<'_, B, false> {
+    type Output = BufResult<usize, B>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<BufResult<usize, B>> {
+        self.poll_sent(cx)
+    }
+}
+
+impl<B: IoBuf> Future for Write<'_, B, true> {
+    type Output = BufResult<(), B>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<BufResult<(), B>> {
+        let (result, buf) = ready!(self.poll_sent(cx));
+        Poll::Ready((result.map(drop), buf))
+    }
+}
+
+impl<'a, B: IoBuf, const ALL: bool> Write<'a, B, ALL> {
+    fn new(bytes: &'a ByteStream, buf: B) -> Write<'a, B, ALL> {
+        Write {
+            call: Call::new(bytes, buf),
             len: 0,
             sent: 0,
         }
     }
 
     #[inline]
-    fn poll(&mut self, cx: &mut Context<'_>, all: bool) -> Poll<BufResult<usize, B>> {
-        let (core, queue) = self.bytes.writing();
-        if let Some(buf) = &self.buf {
-            if self.ticket == Ticket::NONE {
+    fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<BufResult<usize, B>> {
+        let bytes = self.call.bytes;
+        let (core, queue) = self.call.core_and_queue();
+        if let Some(buf) = &self.call.buf {
+            if self.call.ticket == Ticket::NONE {
                 self.len = buf.len();
                 if self.len == 0 {
-                    return self.finish(Ok(0));
+                    return self.call.finish(Ok(0));
                 }
             }
-            ready!(queue.poll_begin(core, &mut self.ticket, cx));
+            ready!(queue.poll_begin(core, &mut self.call.ticket, cx));
             while core.may_attempt() {
                 let (ptr, len) = bytes_from(buf, self.sent);
                 // SAFETY: `buf` owns the memory that the op points to, and is borrowed until this returns.
-                let Some(res) = (unsafe { core.attempt(&self.bytes.send_op(ptr, len)) }) else {
+                let Some(res) = (unsafe { core.attempt(&bytes.send_op(ptr, len)) }) else {
                     break;
                 };
-                match self.advance(res, all) {
+                match self.advance(res) {
                     Ok(sent) => self.sent = sent,
-                    Err(result) => return self.finish(result),
+                    Err(result) => return self.call.finish(result),
                 }
             }
-            if let Some(buf) = self.buf.take() {
-                let plan = self.bytes.plan_send(self.sent);
-                self.op = RawOp::start_op(core, queue, OnOrphan::Discard, buf, 0, plan);
+            if let Some(buf) = self.call.buf.take() {
+                let plan = bytes.plan_send(self.sent);
+                self.call.op = core.start_op(queue, OnOrphan::Discard, buf, 0, plan);
+                core.trace(self.call.op.id);
             }
         }
         loop {
-            let done = ready!(self.op.poll_done(core, cx));
-            match self.advance(done.result().res(), all) {
+            let done = ready!(self.call.op.poll_done(core, cx));
+            match self.advance(done.result().res()) {
                 Ok(sent) => self.send_more(sent),
                 Err(result) => {
-                    let (_, buf) = self.op.take(core, queue, done);
-                    queue.end(&mut self.ticket);
+                    let (_, buf) = self.call.op.take(core, queue, done);
+                    queue.end(&mut self.call.ticket);
                     return Poll::Ready((result, buf));
                 }
             }
@@ -679,10 +674,10 @@ impl<'a, B: IoBuf> Sending<'a, B> {
 
     /// The number of bytes sent after one more send, or the result of the write if that was the last one.
     #[inline]
-    fn advance(&self, res: OsResult, all: bool) -> Result<usize, io::Result<usize>> {
-        match self.bytes.sent(res) {
-            Ok(0) if all => Err(Err(io::ErrorKind::WriteZero.into())),
-            Ok(count) if self.sent + count >= self.len || !all => Err(Ok(self.sent + count)),
+    fn advance(&self, res: OsResult) -> Result<usize, io::Result<usize>> {
+        match self.call.bytes.sent(res) {
+            Ok(0) if ALL => Err(Err(io::ErrorKind::WriteZero.into())),
+            Ok(count) if self.sent + count >= self.len || !ALL => Err(Ok(self.sent + count)),
             Ok(count) => Ok(self.sent + count),
             Err(error) => Err(Err(error)),
         }
@@ -691,41 +686,11 @@ impl<'a, B: IoBuf> Sending<'a, B> {
     /// Sends the rest, with the buffer where it is: in the slot of the send that has completed.
     #[cold]
     fn send_more(&mut self, sent: usize) {
-        let (core, queue) = self.bytes.writing();
-        self.op.restart(core, queue, 0, self.bytes.plan_send(sent));
+        let (core, queue) = self.call.core_and_queue();
+        self.call.op.restart(core, queue, 0, self.call.bytes.plan_send(sent));
         // Not before: if the buffer panics, the next poll counts this operation again.
         self.sent = sent;
     }
-
-    /// Ends a write whose buffer no operation has.
-    #[inline]
-    fn finish(&mut self, result: io::Result<usize>) -> Poll<BufResult<usize, B>> {
-        self.bytes.writing().1.end(&mut self.ticket);
-        match self.buf.take() {
-            Some(buf) => Poll::Ready((result, buf)),
-            None => polled_after_completion(),
-        }
-    }
-}
-
-/// As for `Read`.
-impl<B: IoBuf> Unpin for Sending<'_, B> {}
-
-impl<B: IoBuf> Drop for Sending<'_, B> {
-    #[inline]
-    fn drop(&mut self) {
-        if self.ticket != Ticket::NONE {
-            let (core, queue) = self.bytes.writing();
-            give_up(core, queue, &mut self.ticket, &mut self.op);
-        }
-    }
-}
-
-/// Drops a call that may have been started: its operation stays in the queue.
-#[cold]
-fn give_up<T>(core: &LoopCore, queue: &IoQueue, ticket: &mut Ticket, op: &mut RawOp<T>) {
-    op.abandon(core);
-    queue.end(ticket);
 }
 
 impl Descriptor {

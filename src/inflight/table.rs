@@ -60,24 +60,24 @@ impl OpTable {
 
     /// Takes a free slot.
     #[inline]
-    pub(super) fn reserve(&self) -> NonNull<OpSlot> {
-        match self.free.get() {
-            Some(slot) => {
-                // SAFETY: as in `slot`.
-                self.free.set(unsafe { slot.as_ref() }.next_free.get());
-                slot
-            }
-            None => self.grow(),
-        }
+    pub(super) fn reserve(&self) -> &OpSlot {
+        let Some(slot) = self.free.get() else {
+            return self.grow();
+        };
+        // SAFETY: as in `slot`.
+        let slot = unsafe { slot.as_ref() };
+        self.free.set(slot.next_free.get());
+        slot
     }
 
     #[cold]
-    fn grow(&self) -> NonNull<OpSlot> {
+    fn grow(&self) -> &OpSlot {
         let index = self.slots.len() as u32;
         assert!(index < OpId::MAX_INDEX, "more than 16 million operations at once");
         let slot = OpSlot::new(index);
         self.slots.push(slot);
-        slot
+        // SAFETY: as in `slot`.
+        unsafe { slot.as_ref() }
     }
 
     /// Gives back a slot whose operation was not started. Its payload must be gone already.

@@ -191,9 +191,9 @@ impl Accepts {
             let plan = |_: &mut Rc<Descriptor>| Op::Accept { fd };
             let core = &self.descriptor.core;
             // The tracing subscriber may drop the listener, so the operation is added to the list first.
-            let started = core.start_op(&IoQueue::default(), OnOrphan::Discard, self.descriptor.clone(), 0, plan);
-            self.ids.borrow_mut().push_back(started.id);
-            core.trace(started);
+            let op = core.start_op(&IoQueue::default(), OnOrphan::Discard, self.descriptor.clone(), 0, plan);
+            self.ids.borrow_mut().push_back(op.id);
+            core.trace(op.id);
         }
     }
 
