@@ -6,12 +6,12 @@
 //! buffers to the kernel takes the returned ones when it next polls.
 
 use std::alloc::{Layout, alloc, dealloc};
+use std::cell::Cell;
 use std::fmt;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
 use super::{DriverCounters, OpResult};
-use crate::copy_vec::CopyVec;
 use crate::sys::{OsResult, errno};
 
 /// Buffers of one size in one allocation.
@@ -21,8 +21,9 @@ pub struct BufferPool {
     /// A buffer begins every `1 << shift` bytes.
     shift: u32,
     count: u16,
-    /// Buffers that neither the program nor the kernel holds.
-    free: CopyVec<u16>,
+    /// Buffers that neither the program nor the kernel holds: the first `free_count` entries. There is room for all.
+    free: Box<[Cell<u16>]>,
+    free_count: Cell<usize>,
 }
 
 /// The pool is page-aligned, so buffers whose length is a multiple of the page size share no page.
@@ -37,14 +38,13 @@ impl BufferPool {
         let layout = Self::layout(count, shift)?;
         // SAFETY: the layout is not empty: both of its factors are at least one.
         let base = NonNull::new(unsafe { alloc(layout) })?;
-        let free = CopyVec::new();
-        (0..count).rev().for_each(|index| free.push(index));
         Some(Rc::new(BufferPool {
             base,
             buffer_len,
             shift,
             count,
-            free,
+            free: (0..count).rev().map(Cell::new).collect(),
+            free_count: Cell::new(usize::from(count)),
         }))
     }
 
@@ -65,8 +65,11 @@ impl BufferPool {
 
     /// Takes a free buffer. It returns to the pool when the loop has got it in a result, or by
     /// [`give_back`](BufferPool::give_back).
+    #[inline]
     pub fn take(&self) -> Option<u16> {
-        self.free.pop()
+        let last = self.free_count.get().checked_sub(1)?;
+        self.free_count.set(last);
+        Some(self.free[last].get())
     }
 
     /// Returns a buffer that no result named.
@@ -77,7 +80,9 @@ impl BufferPool {
     /// the kernel.
     #[inline]
     pub unsafe fn give_back(&self, index: u16) {
-        self.free.push(index);
+        let count = self.free_count.get();
+        self.free[count].set(index);
+        self.free_count.set(count + 1);
     }
 
     /// The address of a buffer. Panics if the pool has no such buffer.
@@ -109,7 +114,7 @@ impl fmt::Debug for BufferPool {
         f.debug_struct("BufferPool")
             .field("count", &self.count)
             .field("buffer_len", &self.buffer_len)
-            .field("free", &self.free.len())
+            .field("free", &self.free_count.get())
             .finish()
     }
 }
@@ -147,7 +152,8 @@ impl PoolBuffer {
 #[cfg(windows)]
 impl Drop for PoolBuffer {
     fn drop(&mut self) {
-        self.pool.free.push(self.index);
+        // SAFETY: the buffer was taken from the pool, and the read that used it has ended.
+        unsafe { self.pool.give_back(self.index) }
     }
 }
 

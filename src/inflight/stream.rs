@@ -9,8 +9,8 @@ use std::net::Shutdown;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use crate::driver::OsResult;
 use crate::driver::op::{MAX_LEN, MAX_SLICES, Medium, Op};
+use crate::driver::{OpResult, OsResult};
 use crate::error::from_code;
 use crate::event_loop::core::LoopCore;
 use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
@@ -483,16 +483,14 @@ impl ManagedRead {
         if let ManagedOp::Pooled(op) = &mut self.op {
             let (result, ()) = ready!(op.poll(core, queue, cx));
             queue.set_drained(result);
-            match core.take_buffer(result) {
-                Some(buffer) if !queue.has_bytes() => {
-                    queue.end(&mut self.ticket);
-                    return Poll::Ready(Ok(buffer));
-                }
-                buffer => {
-                    if let Some(finished) = self.finish_empty(descriptor, medium, result.res(), buffer) {
-                        return Poll::Ready(finished);
-                    }
-                }
+            if !queue.has_leftover()
+                && let Some(buffer) = core.take_buffer(result)
+            {
+                queue.end(&mut self.ticket);
+                return Poll::Ready(Ok(buffer));
+            }
+            if let Some(finished) = self.finish_pooled(descriptor, medium, result) {
+                return Poll::Ready(finished);
             }
         }
         self.poll_heap(descriptor, cx)
@@ -501,14 +499,14 @@ impl ManagedRead {
     /// A managed receive got no buffer, or bytes were put in front of it meanwhile. `None` if the pool was empty: the
     /// bytes are received into the heap.
     #[cold]
-    fn finish_empty(
+    fn finish_pooled(
         &mut self,
         descriptor: &Descriptor,
         medium: Medium,
-        res: OsResult,
-        buffer: Option<ManagedBuf>,
+        result: OpResult,
     ) -> Option<io::Result<ManagedBuf>> {
-        let queue = &descriptor.read;
+        let (queue, res) = (&descriptor.read, result.res());
+        let buffer = descriptor.core.take_buffer(result);
         let received = buffer.as_deref().unwrap_or_default();
         let served = match queue.append_if_overtaken(received, None, res) {
             true => queue.serve_all(),
@@ -520,7 +518,7 @@ impl ManagedRead {
                 self.op = ManagedOp::Heap(start_heap_read(descriptor, medium));
                 return None;
             }
-            (None, res) => count(res).map(|_| ManagedBuf::default()),
+            (None, res) => count(res).map(|_| buffer.unwrap_or_default()),
         };
         queue.end(&mut self.ticket);
         Some(finished)

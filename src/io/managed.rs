@@ -32,7 +32,8 @@ pub struct ManagedBuf {
     /// asks for them several times. Their end does not change.
     ptr: NonNull<u8>,
     len: usize,
-    owner: MemoryOwner,
+    /// Dropped by `drop` alone, which must match on it anyway.
+    owner: ManuallyDrop<MemoryOwner>,
 }
 
 /// What owns a buffer's memory. Both variants are one word, so that a buffer is moved in whole words.
@@ -58,14 +59,14 @@ impl ManagedBuf {
         ManagedBuf {
             ptr: pool.address(index),
             len,
-            owner: MemoryOwner::Pool(pool),
+            owner: ManuallyDrop::new(MemoryOwner::Pool(pool)),
         }
     }
 
     pub(crate) fn from_heap(bytes: Vec<u8>) -> ManagedBuf {
         let len = bytes.len();
         let ptr = NonNull::from(Box::leak(bytes.into_boxed_slice())).cast();
-        let owner = MemoryOwner::Heap(ptr);
+        let owner = ManuallyDrop::new(MemoryOwner::Heap(ptr));
         ManagedBuf { ptr, len, owner }
     }
 
@@ -103,7 +104,7 @@ impl ManagedBuf {
 
     /// Converts to a vector, without an allocation if the bytes are on the heap.
     pub fn into_vec(self) -> Vec<u8> {
-        match self.owner {
+        match *self.owner {
             MemoryOwner::Heap(begin) => {
                 // SAFETY: it is the owner's, and this buffer does not drop its memory.
                 let (mut bytes, used) = unsafe { ManuallyDrop::new(self).rebuild(begin) };
@@ -121,14 +122,15 @@ impl ManagedBuf {
 
     /// Whether the bytes are in a pool buffer.
     pub fn is_pooled(&self) -> bool {
-        matches!(self.owner, MemoryOwner::Pool(_))
+        matches!(*self.owner, MemoryOwner::Pool(_))
     }
 }
 
 impl Drop for ManagedBuf {
     #[inline]
     fn drop(&mut self) {
-        match &self.owner {
+        // SAFETY: the owner is taken only here.
+        match unsafe { ManuallyDrop::take(&mut self.owner) } {
             MemoryOwner::Pool(pool) => {
                 // SAFETY: the buffer has at least one byte in front of its end.
                 let last = unsafe { self.ptr.add(self.len).sub(1) };
@@ -136,7 +138,7 @@ impl Drop for ManagedBuf {
                 unsafe { pool.give_back(pool.index_of(last)) }
             }
             // SAFETY: it is the owner's, and the memory is not used any more.
-            MemoryOwner::Heap(begin) => drop(unsafe { self.rebuild(*begin) }),
+            MemoryOwner::Heap(begin) => drop(unsafe { self.rebuild(begin) }),
         }
     }
 }
