@@ -6,7 +6,7 @@
 //!   the kernel expects; `errno`, the error codes that the layers above distinguish;
 //! - `accept`, `connect`, `connected`, `recv`, `send`, `recv_message`, ... (`sockets.rs`): return `None` if the call
 //!   would block;
-//! - `files`: operations on files and paths, which block until they are done;
+//! - `files::perform`: carries out a `FileOp`, and blocks until it is done;
 //! - `new_socket`, `new_pair`, `listen`, `adopt`, `close`, `reset`, ...: calls that never block;
 //! - `MsgHdrBuf`: the memory of a message header;
 //! - `path_for_kernel`, `OpenFlags::for_kernel`, `kind`: paths, open flags and file types;
@@ -16,6 +16,7 @@
 //! - conversions from and to std's types.
 
 mod error;
+mod file_op;
 mod instant;
 mod msg_meta;
 mod name;
@@ -32,6 +33,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(crate) use error::context;
 pub use error::os_code;
+pub use file_op::FileOp;
 pub use instant::Instant;
 pub(crate) use msg_meta::MsgMeta;
 pub use name::Name;
