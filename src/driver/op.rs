@@ -10,110 +10,74 @@ use crate::sys::{Fd, IoVec, Message, Name};
 
 /// One operation.
 ///
-/// The memory behind every pointer belongs to the operation's slot and stays in place until its completion.
+/// The memory behind every pointer belongs to the operation's slot and stays in place until its completion. Fields with
+/// the same name have the same meaning everywhere:
+///
+/// - `fd`: the descriptor that the operation is for: a listening socket, a socket, or for a byte stream also a pipe.
+/// - `medium`: the kind of the byte stream.
+/// - `ptr` and `len`: the memory that is received into or sent from, and its length in bytes, never 0.
+/// - `slices` and `count`: the first of `count` slices, between 1 and [`MAX_SLICES`].
+/// - `drained`: a hint: the last receive took everything that the socket had.
+/// - `message`: the message's header, which says where everything is or goes.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
+#[allow(
+    missing_docs,
+    reason = "the enum's documentation describes fields that recur, a variant's the others"
+)]
 pub enum Op {
     /// Accepts one connection. Its result is the new descriptor's number.
-    Accept {
-        /// The listening socket.
-        fd: Fd,
-    },
-    /// Connects a socket. Its result is 0.
-    Connect {
-        /// The socket to connect.
-        fd: Fd,
-        /// The peer to connect to.
-        name: *const Name,
-    },
+    Accept { fd: Fd },
+    /// Connects a socket to the peer with this name. Its result is 0.
+    Connect { fd: Fd, name: *const Name },
     /// Receives into one buffer. Its result is the number of bytes; 0 is the end of the stream.
     Recv {
-        /// The socket or pipe.
         fd: Fd,
-        /// Its kind.
         medium: Medium,
-        /// A hint: the last receive took everything that the socket had.
         drained: bool,
-        /// Where the bytes go.
         ptr: *mut u8,
-        /// How many may be written there; never 0.
         len: usize,
     },
     /// Receives into a buffer of the loop's pool, chosen when bytes arrive. Its result is the number of bytes and the
     /// buffer, or the error `ENOBUFS` when the pool is empty.
-    RecvManaged {
-        /// The socket or pipe.
-        fd: Fd,
-        /// Its kind.
-        medium: Medium,
-        /// As in [`Recv`](Op::Recv).
-        drained: bool,
-    },
+    RecvManaged { fd: Fd, medium: Medium, drained: bool },
     /// Receives into several buffers in order. Its result is the number of bytes; 0 is the end of the stream.
     RecvVectored {
-        /// The socket or pipe.
         fd: Fd,
-        /// Its kind.
         medium: Medium,
-        /// The first of `count` slices.
         slices: *const IoVec,
-        /// How many slices; between 1 and [`MAX_SLICES`].
         count: usize,
     },
     /// Sends from one buffer. Its result is the number of bytes taken.
     Send {
-        /// The socket or pipe.
         fd: Fd,
-        /// Its kind.
         medium: Medium,
-        /// Where the bytes are.
         ptr: *const u8,
-        /// How many; never 0.
         len: usize,
     },
     /// Sends from several buffers in order. Its result is the number of bytes taken.
     SendVectored {
-        /// The socket or pipe.
         fd: Fd,
-        /// Its kind.
         medium: Medium,
-        /// The first of `count` slices.
         slices: *const IoVec,
-        /// How many slices; between 1 and [`MAX_SLICES`].
         count: usize,
     },
     /// Receives one message, with its sender's name and the descriptors passed along. Its result is the number of its
     /// bytes.
-    RecvMessage {
-        /// The socket.
-        fd: Fd,
-        /// Its header, which says where everything goes.
-        message: *mut Message,
-    },
-    /// [`RecvMessage`](Op::RecvMessage) into a buffer of the loop's pool, as [`RecvManaged`](Op::RecvManaged).
-    RecvMessageManaged {
-        /// The socket.
-        fd: Fd,
-        /// Its header, without memory for the bytes.
-        message: *mut Message,
-    },
+    RecvMessage { fd: Fd, message: *mut Message },
+    /// [`RecvMessage`](Op::RecvMessage) into a buffer of the loop's pool, as [`RecvManaged`](Op::RecvManaged). The
+    /// header has no memory for the bytes.
+    RecvMessageManaged { fd: Fd, message: *mut Message },
     /// Sends one message. Its result is the number of its bytes.
     SendMessage {
-        /// The socket.
         fd: Fd,
         /// Whether to complete with the error `EAGAIN` instead of waiting for space.
         at_once: bool,
-        /// Its header, which says where everything is.
         message: *const Message,
     },
-    /// Waits until a descriptor is readable or writable, or has an error or hang-up; transfers no bytes. Its result is
-    /// 0, from the next poll at the earliest.
-    Readiness {
-        /// Any descriptor that can be waited for.
-        fd: Fd,
-        /// Readable or writable.
-        direction: Direction,
-    },
+    /// Waits until a descriptor, of any kind that can be waited for, is readable or writable, or has an error or
+    /// hang-up; transfers no bytes. Its result is 0, from the next poll at the earliest.
+    Readiness { fd: Fd, direction: Direction },
     /// An operation on a file or a path.
     File(FileOp),
 }

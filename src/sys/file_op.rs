@@ -4,12 +4,24 @@ use super::{Fd, IoVec, PathChar, Stat};
 
 /// An operation on a file or a path. No kernel reports readiness for these: the kernel's completion interface
 /// carries them out, or a pool thread.
+///
+/// Fields with the same name have the same meaning everywhere:
+///
+/// - `fd`: the file.
+/// - `path`, `from`, `to`, `target` and `link`: paths, ending in NUL. `from` is the old or existing one, `to` the new
+///   one. `target` is the path that a symbolic link holds, `link` its own path.
+/// - `ptr` and `len`: the memory that is read into or written from, and its length in bytes, never 0.
+/// - `slices` and `count`: the first of `count` slices, between 1 and [`MAX_SLICES`](crate::driver::MAX_SLICES).
+/// - `offset`: where in the file to begin, or [`CURRENT`](super::CURRENT).
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
+#[allow(
+    missing_docs,
+    reason = "the enum's documentation describes fields that recur, a variant's the others"
+)]
 pub enum FileOp {
     /// Opens a file. Its result is the new descriptor's number.
     Open {
-        /// The path, ending in NUL.
         path: *const PathChar,
         /// The OS's flags; close-on-exec is added.
         flags: i32,
@@ -18,51 +30,34 @@ pub enum FileOp {
     },
     /// Reads from a file into one buffer. Its result is the number of bytes; 0 is the end of the file.
     ReadAt {
-        /// The file.
         fd: Fd,
-        /// Where the bytes go.
         ptr: *mut u8,
-        /// How many may be written there; never 0.
         len: usize,
-        /// Where in the file to begin, or [`CURRENT`](super::CURRENT).
         offset: u64,
     },
     /// Reads from a file into several buffers in order. Its result is the number of bytes; 0 is the end of the file.
     ReadVectoredAt {
-        /// The file.
         fd: Fd,
-        /// The first of `count` slices.
         slices: *const IoVec,
-        /// How many slices; between 1 and [`MAX_SLICES`](crate::driver::MAX_SLICES).
         count: usize,
-        /// Where in the file to begin, or [`CURRENT`](super::CURRENT).
         offset: u64,
     },
     /// Writes to a file from one buffer. Its result is the number of bytes taken.
     WriteAt {
-        /// The file.
         fd: Fd,
-        /// Where the bytes are.
         ptr: *const u8,
-        /// How many; never 0.
         len: usize,
-        /// Where in the file to begin, or [`CURRENT`](super::CURRENT).
         offset: u64,
     },
     /// Writes to a file from several buffers in order. Its result is the number of bytes taken.
     WriteVectoredAt {
-        /// The file.
         fd: Fd,
-        /// The first of `count` slices.
         slices: *const IoVec,
-        /// How many slices; between 1 and [`MAX_SLICES`](crate::driver::MAX_SLICES).
         count: usize,
-        /// Where in the file to begin, or [`CURRENT`](super::CURRENT).
         offset: u64,
     },
     /// Waits until written data is on the disk. Its result is 0.
     Sync {
-        /// The file.
         fd: Fd,
         /// Whether the contents are enough, without metadata such as times.
         data_only: bool,
@@ -71,62 +66,28 @@ pub enum FileOp {
     Stat {
         /// The file, if there is no path.
         fd: Fd,
-        /// The path, ending in NUL, or null.
+        /// The path, or null.
         path: *const PathChar,
         /// Whether a link at the end of the path is followed.
         follow: bool,
         /// Where the metadata goes.
         out: *mut Stat,
     },
-    /// Sets a file's length; bytes that are added are zero. Its result is 0.
-    Truncate {
-        /// The file.
-        fd: Fd,
-        /// Its new length.
-        len: u64,
-    },
-    /// Reserves space on the disk for a file. Its result is 0.
-    Allocate {
-        /// The file.
-        fd: Fd,
-        /// Where the space begins.
-        offset: u64,
-        /// How much.
-        len: u64,
-    },
+    /// Sets a file's length to `len`; bytes that are added are zero. Its result is 0.
+    Truncate { fd: Fd, len: u64 },
+    /// Reserves space on the disk for `len` bytes of a file from `offset` on. Its result is 0.
+    Allocate { fd: Fd, offset: u64, len: u64 },
     /// Renames a file or directory. Its result is 0.
-    Rename {
-        /// The old path, ending in NUL.
-        from: *const PathChar,
-        /// The new path, ending in NUL.
-        to: *const PathChar,
-    },
+    Rename { from: *const PathChar, to: *const PathChar },
     /// Removes a file or an empty directory. Its result is 0.
-    Remove {
-        /// The path, ending in NUL.
-        path: *const PathChar,
-        /// Whether it is a directory.
-        is_dir: bool,
-    },
-    /// Creates a directory. Its result is 0.
-    MakeDir {
-        /// The path, ending in NUL.
-        path: *const PathChar,
-        /// Its permissions.
-        mode: u32,
-    },
+    Remove { path: *const PathChar, is_dir: bool },
+    /// Creates a directory with these permissions. Its result is 0.
+    MakeDir { path: *const PathChar, mode: u32 },
     /// Creates a hard link. Its result is 0.
-    HardLink {
-        /// The existing name, ending in NUL.
-        from: *const PathChar,
-        /// The new name, ending in NUL.
-        to: *const PathChar,
-    },
+    HardLink { from: *const PathChar, to: *const PathChar },
     /// Creates a symbolic link. Its result is 0.
     SymLink {
-        /// The path that the link holds, ending in NUL.
         target: *const PathChar,
-        /// The link's own path, ending in NUL.
         link: *const PathChar,
     },
 }
