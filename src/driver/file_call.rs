@@ -1,7 +1,7 @@
 //! `ReadFile` and `WriteFile` with an OVERLAPPED: the calls of both Windows drivers for pipes, and of the proactor for
 //! files.
 
-use windows_sys::Win32::Foundation::HANDLE;
+use windows_sys::Win32::Foundation::{ERROR_IO_PENDING, ERROR_MORE_DATA, HANDLE};
 use windows_sys::Win32::Storage::FileSystem::{ReadFile, WriteFile};
 use windows_sys::Win32::System::IO::OVERLAPPED;
 
@@ -11,6 +11,12 @@ use crate::sys::{self, Fd, IoVec, handle, last_code};
 
 /// The most bytes that one write passes to a pipe, its capacity: a write ends only when all its bytes were taken.
 const MAX_PIPE_WRITE: usize = 64 * 1024;
+
+/// The call is in flight.
+pub(crate) const PENDING: i32 = ERROR_IO_PENDING as i32;
+
+/// A pipe's message is longer than the buffer; the next read returns the rest.
+pub(crate) const MORE_DATA: i32 = ERROR_MORE_DATA as i32;
 
 /// One read or write.
 #[derive(Clone, Copy)]
@@ -75,7 +81,7 @@ impl FileCall {
         })
     }
 
-    /// Makes the call. `ERROR_IO_PENDING` if it is in flight.
+    /// Makes the call. [`PENDING`] if it is in flight.
     ///
     /// # Safety
     ///

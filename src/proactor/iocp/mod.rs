@@ -108,19 +108,14 @@ unsafe impl Driver for Iocp {
             Control::Adopt { fd } => self.fds.forget_unless_released(fd),
             _ => {}
         }
-        let watched = match call {
-            Control::Watch { fd } => Some(fd),
-            _ => None,
-        };
         let reply = driver::control(call);
-        if let Ok(Reply::Fd(fd)) = reply {
-            self.fds.forget(fd);
-        }
-        if let (Some(fd), Err(error)) = (watched, &reply)
-            && crate::sys::os_code(error) == Some(sys::errno::NOT_PERMITTED)
-        {
+        match (call, &reply) {
+            (_, &Ok(Reply::Fd(fd))) => self.fds.forget(fd),
             // A standard stream that is not a socket. Other processes share it, and would share the association.
-            self.fds.mark_plain(fd);
+            (Control::Watch { fd }, Err(error)) if sys::os_code(error) == Some(sys::errno::NOT_PERMITTED) => {
+                self.fds.mark_plain(fd);
+            }
+            _ => {}
         }
         reply
     }
@@ -206,11 +201,8 @@ unsafe impl Driver for Iocp {
                     unsafe { self.complete(overlapped, count, completed) };
                 }
             }
-            if dequeued != Dequeued::Full {
-                break;
-            }
-            // The loop runs the completions first; the next turn dequeues more.
-            if completed.len() >= port::BATCH {
+            // Beyond a batch, the loop runs the completions first; the next turn dequeues more.
+            if dequeued != Dequeued::Full || completed.len() >= port::BATCH {
                 break;
             }
         }

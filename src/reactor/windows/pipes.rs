@@ -15,21 +15,18 @@ use std::ffi::c_void;
 use std::os::windows::io::{AsRawHandle, OwnedHandle};
 use std::sync::{Arc, Mutex};
 
-use windows_sys::Win32::Foundation::{ERROR_IO_PENDING, ERROR_MORE_DATA, HANDLE};
+use windows_sys::Win32::Foundation::HANDLE;
 use windows_sys::Win32::System::IO::{CancelIoEx, GetOverlappedResult, OVERLAPPED};
 use windows_sys::Win32::System::Threading::{
     INFINITE, RegisterWaitForSingleObject, UnregisterWaitEx, WT_EXECUTEINWAITTHREAD, WT_EXECUTEONLYONCE,
 };
 
-use crate::driver::file_call::FileCall;
+use crate::driver::file_call::{FileCall, MORE_DATA, PENDING};
 use crate::driver::op::{Direction, Medium, Op};
 use crate::driver::pool::{PoolBuffer, ProvidedPool};
 use crate::driver::{Completion, DriverCounters, Notify, OpId, OpResult, OsResult, SCRATCH_LEN, Scratch, Start};
 use crate::reactor::poller::Notifier;
 use crate::sys::{code_of, errno, handle, last_code, lock, new_event};
-
-const PENDING: i32 = ERROR_IO_PENDING as i32;
-const MORE_DATA: i32 = ERROR_MORE_DATA as i32;
 
 /// How many events are kept for later calls.
 const MAX_SPARE_EVENTS: usize = 16;
@@ -288,7 +285,6 @@ unsafe fn result_of(call: FileCall, overlapped: *const OVERLAPPED) -> OsResult {
     // SAFETY: the caller's promise.
     match unsafe { GetOverlappedResult(handle(call.fd), overlapped, &mut count, 1) } {
         0 => match last_code() {
-            // A message that is longer than the buffer; the next read returns the rest.
             MORE_DATA => Ok(call.len),
             code => Err(code),
         },

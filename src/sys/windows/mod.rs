@@ -216,7 +216,7 @@ pub(crate) fn close(fd: Fd) {
         if closesocket(socket(fd)) == 0 {
             return;
         }
-        match WSAGetLastError() {
+        match last_socket_code() {
             WSAENOTSOCK | WSANOTINITIALISED => {
                 CloseHandle(handle(fd));
             }
@@ -380,6 +380,12 @@ pub(crate) fn last_code() -> i32 {
     io::Error::last_os_error()
         .raw_os_error()
         .unwrap_or(ERROR_INVALID_HANDLE as i32)
+}
+
+/// The last error of a Winsock call.
+pub(crate) fn last_socket_code() -> i32 {
+    // SAFETY: this reads a thread-local error code.
+    unsafe { WSAGetLastError() }
 }
 
 /// Always `None`: sockets have only internet addresses here.

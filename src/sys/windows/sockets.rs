@@ -20,12 +20,12 @@ use windows_sys::Win32::Foundation::{
 };
 use windows_sys::Win32::Networking::WinSock::{
     MSG_PEEK, POLLERR, POLLRDNORM, POLLWRNORM, SOCKADDR, SOCKET_ERROR, WSABUF, WSAEINPROGRESS, WSAEMSGSIZE,
-    WSAESHUTDOWN, WSAEWOULDBLOCK, WSAGetLastError, WSAPOLLFD, WSAPoll, WSARecv, WSARecvFrom, WSASend, WSASendTo,
+    WSAESHUTDOWN, WSAEWOULDBLOCK, WSAPOLLFD, WSAPoll, WSARecv, WSARecvFrom, WSASend, WSASendTo,
     connect as connect_socket,
 };
 
 use super::message::Message;
-use super::{Fd, IoVec, Name, errno, files, number_of_socket, options, socket, with};
+use super::{Fd, IoVec, Name, errno, files, last_socket_code, number_of_socket, options, socket, with};
 use crate::sys::{Direction, Medium, OsResult, code_of};
 
 /// Receives into one buffer.
@@ -75,8 +75,7 @@ fn settle(result: i32, count: u32) -> Option<OsResult> {
     if result != SOCKET_ERROR {
         return Some(Ok(count));
     }
-    // SAFETY: this reads a thread-local error code.
-    match unsafe { WSAGetLastError() } {
+    match last_socket_code() {
         WSAEWOULDBLOCK => None,
         code => Some(Err(portable_code(code))),
     }
@@ -284,8 +283,7 @@ pub(crate) fn connect(fd: Fd, name: &Name) -> Option<OsResult> {
     if unsafe { connect_socket(socket(fd), name.as_ptr(), name.len()) } == 0 {
         return Some(Ok(0));
     }
-    // SAFETY: this reads a thread-local error code.
-    match unsafe { WSAGetLastError() } {
+    match last_socket_code() {
         WSAEWOULDBLOCK | WSAEINPROGRESS => None,
         code => Some(Err(code)),
     }
@@ -310,8 +308,7 @@ fn look(fd: Fd, events: i16) -> Option<Result<i16, i32>> {
     // SAFETY: Winsock reads and writes the one local structure.
     match unsafe { WSAPoll(&mut poll, 1, 0) } {
         0 => None,
-        // SAFETY: this reads a thread-local error code.
-        SOCKET_ERROR => Some(Err(unsafe { WSAGetLastError() })),
+        SOCKET_ERROR => Some(Err(last_socket_code())),
         _ => Some(Ok(poll.revents)),
     }
 }
