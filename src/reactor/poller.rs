@@ -82,16 +82,16 @@ fn explain(error: io::Error) -> io::Error {
     crate::sys::context(why, error)
 }
 
-/// Whether an operation is attempted also if its descriptor was not ready.
+/// Whether an operation is attempted also if its descriptor was not ready. Other code uses a foreign descriptor too, so
+/// its recorded readiness may be wrong. Only the attempt starts a connect; and a datagram socket may connect while its
+/// send buffer is full.
 #[inline]
 fn must_attempt(op: &Op) -> bool {
-    match op {
-        // Other code uses a foreign descriptor too, so the recorded readiness may be wrong.
-        Op::Readiness { .. } => true,
-        // Only the attempt starts a connect; and a datagram socket may connect while its send buffer is full.
-        Op::Connect { .. } | Op::SendMessage { at_once: true, .. } => true,
-        _ => false,
-    }
+    use Op::{Connect, Readiness, SendMessage};
+    matches!(
+        op,
+        Readiness { .. } | Connect { .. } | SendMessage { at_once: true, .. }
+    )
 }
 
 /// What one attempt at an operation gave.
@@ -124,27 +124,21 @@ impl Attempt {
 /// The memory that `op` points to belongs to an operation that has not completed.
 #[inline(always)]
 unsafe fn attempt(op: &Op, is_retry: bool, pool: &ProvidedPool, counters: &mut DriverCounters) -> Attempt {
-    // SAFETY, for every call: the caller's promise.
-    match *op {
-        Op::Recv {
-            fd, medium, ptr, len, ..
-        } => {
-            // SAFETY: see above.
-            let res = unsafe { sys::recv(fd, medium, ptr, len) };
-            Attempt::of(res.map(OpResult::new), medium, len)
+    // SAFETY: the caller's promise, for every call.
+    unsafe {
+        match *op {
+            Op::Recv {
+                fd, medium, ptr, len, ..
+            } => Attempt::of(sys::recv(fd, medium, ptr, len).map(OpResult::new), medium, len),
+            Op::Send { fd, medium, ptr, len } => {
+                Attempt::of(sys::send(fd, medium, ptr, len).map(OpResult::new), medium, len)
+            }
+            Op::RecvManaged { medium, .. } => {
+                let result = driver::perform_managed(op, pool, counters);
+                Attempt::of(result, medium, pool.buffer_len())
+            }
+            _ => attempt_other(op, is_retry, pool, counters),
         }
-        Op::Send { fd, medium, ptr, len } => {
-            // SAFETY: see above.
-            let res = unsafe { sys::send(fd, medium, ptr, len) };
-            Attempt::of(res.map(OpResult::new), medium, len)
-        }
-        Op::RecvManaged { medium, .. } => {
-            // SAFETY: see above.
-            let result = unsafe { driver::perform_managed(op, pool, counters) };
-            Attempt::of(result, medium, pool.buffer_len())
-        }
-        // SAFETY: see above.
-        _ => unsafe { attempt_other(op, is_retry, pool, counters) },
     }
 }
 
@@ -313,26 +307,18 @@ impl Inner {
             if tried.is_drained {
                 side.drained();
             }
+            let id = waiting.id;
             let Some(result) = tried.result else {
-                match self.arm(fd, direction) {
-                    Ok(()) => return,
-                    Err(code) => self.fail_first(fd, direction, code, completed),
-                }
+                let Err(code) = self.arm(fd, direction) else { return };
+                // The operation cannot wait again.
+                self.fds.get(fd).side(direction).waiting.pop();
+                let result = OpResult::new(Err(code));
+                completed.push(Completion { id, result });
                 continue;
             };
             side.waiting.pop();
-            let id = waiting.id;
             completed.push(Completion { id, result });
             self.note_opened(op, result);
-        }
-    }
-
-    /// The first waiting operation cannot wait again.
-    #[cold]
-    fn fail_first(&mut self, fd: Fd, direction: Direction, code: i32, completed: &mut Vec<Completion>) {
-        if let Some(Waiting { id, .. }) = self.fds.get(fd).side(direction).waiting.pop() {
-            let result = OpResult::new(Err(code));
-            completed.push(Completion { id, result });
         }
     }
 

@@ -407,16 +407,15 @@ impl Stat {
 
 /// Whole seconds since 1970, rounded down, and the rest.
 fn since_epoch(time: SystemTime) -> (i64, u32) {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(since) => (since.as_secs() as i64, since.subsec_nanos()),
-        Err(before) => {
-            let before = before.duration();
-            match before.subsec_nanos() {
-                0 => (-(before.as_secs() as i64), 0),
-                rest => (-(before.as_secs() as i64) - 1, 1_000_000_000 - rest),
-            }
-        }
-    }
+    let nanoseconds = match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => since.as_nanos() as i128,
+        Err(before) => -(before.duration().as_nanos() as i128),
+    };
+    let (seconds, rest) = (
+        nanoseconds.div_euclid(1_000_000_000),
+        nanoseconds.rem_euclid(1_000_000_000),
+    );
+    (seconds as i64, rest as u32)
 }
 
 fn time(seconds: i64, nanoseconds: u32) -> SystemTime {

@@ -13,8 +13,8 @@ use std::sync::Mutex;
 
 use windows_sys::Win32::Foundation::{ERROR_OPERATION_ABORTED, GetLastError, SetLastError};
 use windows_sys::Win32::System::Console::{
-    CONSOLE_READCONSOLE_CONTROL, ENABLE_LINE_INPUT, GetConsoleMode, INPUT_RECORD, KEY_EVENT, PeekConsoleInputW,
-    ReadConsoleInputW, ReadConsoleW, WriteConsoleW,
+    CONSOLE_MODE, CONSOLE_READCONSOLE_CONTROL, ENABLE_LINE_INPUT, GetConsoleMode, INPUT_RECORD, KEY_EVENT,
+    PeekConsoleInputW, ReadConsoleInputW, ReadConsoleW, WriteConsoleW,
 };
 
 use super::{Fd, errno, handle, last_code, pool_call};
@@ -37,9 +37,14 @@ static READ: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 /// Whether the handle is a console.
 pub(super) fn is_console(fd: Fd) -> bool {
+    fd >= 0 && mode(fd).is_some()
+}
+
+/// The console's mode; `None` for any other handle.
+fn mode(fd: Fd) -> Option<CONSOLE_MODE> {
     let mut mode = 0;
-    // SAFETY: the system fills the local; the call fails for any other handle.
-    fd >= 0 && unsafe { GetConsoleMode(handle(fd), &mut mode) } != 0
+    // SAFETY: the system fills the local.
+    (unsafe { GetConsoleMode(handle(fd), &mut mode) } != 0).then_some(mode)
 }
 
 /// Discards the incomplete sequence of a handle that is being closed, because its number may be reused.
@@ -137,9 +142,7 @@ fn read_text(fd: Fd) -> Result<String, i32> {
 
 /// Whether the console is in line mode, in which a read returns whole lines.
 fn gives_lines(fd: Fd) -> bool {
-    let mut mode = 0;
-    // SAFETY: the system fills the local.
-    unsafe { GetConsoleMode(handle(fd), &mut mode) != 0 && mode & ENABLE_LINE_INPUT != 0 }
+    mode(fd).is_some_and(|mode| mode & ENABLE_LINE_INPUT != 0)
 }
 
 /// Makes one read. Returns the number of units and the last error: after Ctrl-C the call may succeed and still set one.

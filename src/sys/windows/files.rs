@@ -293,9 +293,7 @@ fn waiting(fd: Fd, here: bool, offset: u64, mut call: impl FnMut(*mut u32, *mut 
         return Err(ERROR_INVALID_PARAMETER as i32);
     }
     thread_local! {
-        static EVENT: Option<OwnedHandle> = {
-            new_event().ok()
-        };
+        static EVENT: Option<OwnedHandle> = new_event().ok();
     }
     EVENT.with(|event| {
         let Some(event) = event else {

@@ -183,7 +183,7 @@ pub(crate) unsafe fn recv_message(fd: Fd, message: *mut Message) -> Option<OsRes
         }
         match recv_from(fd, bytes, 0, sender) {
             Some(Err(WSAEMSGSIZE)) => {
-                (*message).set_truncated();
+                (*message).is_truncated = true;
                 Some(Ok(bytes.len as u32))
             }
             // An ICMP refusal of a datagram that was sent earlier. Other systems report it as a refused connection.
