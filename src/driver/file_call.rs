@@ -46,16 +46,12 @@ impl FileCall {
                 let (ptr, len) = buffer?.memory();
                 (ptr, len, 0)
             }
-            Op::Send { ptr, len, .. } => (ptr.cast_mut(), len.min(MAX_PIPE_WRITE), 0),
-            Op::RecvVectored { slices, count, .. } => {
+            Op::Send { ptr, len, .. } => (ptr.cast_mut(), len, 0),
+            Op::RecvVectored { slices, count, .. } | Op::SendVectored { slices, count, .. } => {
                 // SAFETY: the caller's promise.
-                let first = unsafe { first_slice(slices, count) };
+                let slices = unsafe { std::slice::from_raw_parts(slices, count) };
+                let first = slices.iter().find(|slice| slice.len > 0).unwrap_or(&IoVec::EMPTY);
                 (first.base, first.len, 0)
-            }
-            Op::SendVectored { slices, count, .. } => {
-                // SAFETY: the caller's promise.
-                let first = unsafe { first_slice(slices, count) };
-                (first.base, first.len.min(MAX_PIPE_WRITE), 0)
             }
             Op::File(FileOp::ReadAt { ptr, len, offset, .. }) => (ptr, len, if offset == CURRENT { 0 } else { offset }),
             // `CURRENT` has all bits set, which means the end of the file.
@@ -68,15 +64,16 @@ impl FileCall {
             | Op::Readiness { .. }
             | Op::File(_) => return None,
         };
-        let direction = match op {
-            Op::Send { .. } | Op::SendVectored { .. } | Op::File(FileOp::WriteAt { .. }) => Direction::Write,
-            _ => Direction::Read,
+        let (direction, most) = match op {
+            Op::Send { .. } | Op::SendVectored { .. } => (Direction::Write, MAX_PIPE_WRITE),
+            Op::File(FileOp::WriteAt { .. }) => (Direction::Write, usize::MAX),
+            _ => (Direction::Read, usize::MAX),
         };
         Some(FileCall {
             fd: op.fd()?,
             direction,
             ptr,
-            len: len as u32,
+            len: len.min(most) as u32,
             offset,
         })
     }
@@ -112,16 +109,4 @@ impl FileCall {
             (_, res) => res,
         }
     }
-}
-
-/// The first slice that is not empty, or an empty one.
-///
-/// # Safety
-///
-/// The slices are valid.
-unsafe fn first_slice(slices: *const IoVec, count: usize) -> IoVec {
-    // SAFETY: the caller's promise.
-    let slices = unsafe { std::slice::from_raw_parts(slices, count) };
-    let first = slices.iter().find(|slice| slice.len > 0);
-    first.copied().unwrap_or(IoVec::EMPTY)
 }

@@ -87,10 +87,9 @@ fn explain(error: io::Error) -> io::Error {
 /// send buffer is full.
 #[inline]
 fn must_attempt(op: &Op) -> bool {
-    use Op::{Connect, Readiness, SendMessage};
     matches!(
         op,
-        Readiness { .. } | Connect { .. } | SendMessage { at_once: true, .. }
+        Op::Readiness { .. } | Op::Connect { .. } | Op::SendMessage { at_once: true, .. }
     )
 }
 

@@ -178,18 +178,13 @@ unsafe impl Driver for Iocp {
         let (mut milliseconds, mut alertable) = self.timer.set(wait);
         loop {
             self.counters.enters += 1;
-            // After a failed wait the timer may have fired already: it is set again.
-            let dequeued = self
-                .batch
-                .dequeue(&self.port, milliseconds, alertable)
-                .inspect_err(|_| {
-                    if alertable {
-                        self.timer.on_wait_end(Dequeued::TimerFired);
-                    }
-                })?;
+            let dequeued = self.batch.dequeue(&self.port, milliseconds, alertable);
             if alertable {
-                self.timer.on_wait_end(dequeued);
+                // After a failed wait the timer may have fired already: it is set again.
+                let end = dequeued.as_ref().unwrap_or(&Dequeued::TimerFired);
+                self.timer.on_wait_end(*end);
             }
+            let dequeued = dequeued?;
             // Further batches are already on the port: do not wait.
             (milliseconds, alertable) = (0, false);
             for index in 0..self.batch.len() {

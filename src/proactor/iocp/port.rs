@@ -84,19 +84,11 @@ impl Batch {
     pub(super) fn dequeue(&mut self, port: &Port, milliseconds: u32, alertable: bool) -> io::Result<Dequeued> {
         let mut count = 0;
         let entries = self.entries.as_mut_ptr();
-        let port = port.0.as_raw_handle();
+        let (port, alertable) = (port.0.as_raw_handle(), i32::from(alertable));
         self.len = 0;
         // SAFETY: the system writes at most `BATCH` entries, and the local; the port is open.
-        let succeeded = unsafe {
-            GetQueuedCompletionStatusEx(
-                port,
-                entries,
-                BATCH as u32,
-                &mut count,
-                milliseconds,
-                i32::from(alertable),
-            )
-        };
+        let succeeded =
+            unsafe { GetQueuedCompletionStatusEx(port, entries, BATCH as u32, &mut count, milliseconds, alertable) };
         if succeeded == 0 {
             // SAFETY: this reads a thread-local error code.
             return match unsafe { GetLastError() } {

@@ -54,13 +54,8 @@ pub(crate) use self::sockets::{
 #[cfg(feature = "proactor")]
 pub(crate) use self::sockets::{accept_code, end_of_stream, portable_code, with_buffers};
 pub(crate) use self::splice_pipe::SplicePipe;
-use crate::sys::{Instant, IoVec, Name};
+use crate::sys::{Fd, Instant, IoVec, Name};
 pub(crate) use windows_sys::Win32::Networking::WinSock::{SOCKADDR as RawSockAddr, socklen_t as SockLen};
-
-/// A descriptor's number: of a socket or a handle. Only the driver that gave it out knows what it refers to: see
-/// [`Driver::fd_space`](crate::driver::Driver::fd_space). Sockets of the null driver have numbers from
-/// [`FdSpace::FIRST_OWN`](crate::driver::FdSpace::FIRST_OWN) on, which every system call refuses.
-pub type Fd = i32;
 
 /// The unit of a path.
 pub type PathChar = u16;
