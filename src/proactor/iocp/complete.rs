@@ -27,7 +27,8 @@ impl Iocp {
         let scratch = overlapped.cast::<IocpScratch>();
         // SAFETY: the caller's promise; the OVERLAPPED is the first field.
         let (id, res) = unsafe { ((*scratch).id, result_of(&*scratch, count)) };
-        if !self.in_flight.contains(id, overlapped) {
+        let entry = self.in_flight.entry(id);
+        if entry.is_none_or(|entry| entry.overlapped != overlapped) {
             debug_assert!(false, "the port returned operation {id:?} twice");
             self.counters.stale_events += 1;
             return;
@@ -72,7 +73,7 @@ impl Iocp {
                 self.in_flight.remove(id);
                 return Some(op_result);
             }
-            if self.in_flight.is_cancelled(id) {
+            if self.in_flight.entry(id).is_some_and(|entry| entry.is_cancelled) {
                 self.in_flight.remove(id);
                 return Some(OpResult::new(Err(errno::CANCELED)));
             }

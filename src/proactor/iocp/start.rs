@@ -121,7 +121,9 @@ impl Iocp {
         let mut buffer = buffer.transpose()?;
         // SAFETY: the caller's promise.
         if let Some(call) = unsafe { FileCall::of(op, buffer.as_mut()) } {
-            self.in_flight.hold_buffer(id, buffer);
+            if let Some(entry) = self.in_flight.entry(id) {
+                entry.buffer = buffer;
+            }
             // SAFETY: the caller's promise: the OVERLAPPED and the op's memory belong to the operation until it
             // completes; `in_flight` holds the buffer until then.
             return match unsafe { call.issue(overlapped, std::ptr::null_mut()) } {
@@ -173,7 +175,9 @@ impl Iocp {
         let (overlapped, addresses, id) =
             unsafe { (&raw mut (*scratch).overlapped, &raw mut (*scratch).extra, (*scratch).id) };
         let new = accepted.as_raw_socket() as SOCKET;
-        self.in_flight.hold_socket(id, accepted);
+        if let Some(entry) = self.in_flight.entry(id) {
+            entry.socket = Some(accepted);
+        }
         // SAFETY: as above; `in_flight` holds the new socket until the operation completes.
         let result = unsafe {
             accept(
