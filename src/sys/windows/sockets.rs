@@ -31,26 +31,14 @@ use crate::sys::{Direction, Medium, OsResult, code_of};
 /// Receives into one buffer.
 pub(crate) unsafe fn recv(fd: Fd, medium: Medium, ptr: *mut u8, len: usize) -> Option<OsResult> {
     // SAFETY: the caller's promise.
-    unsafe { recv_slices(fd, medium, &[IoVec { base: ptr, len }]) }
-}
-
-/// Receives into several buffers in order.
-pub(crate) unsafe fn recv_vectored(fd: Fd, medium: Medium, slices: *const IoVec, count: usize) -> Option<OsResult> {
-    // SAFETY: the caller's promise.
-    unsafe { recv_slices(fd, medium, std::slice::from_raw_parts(slices, count)) }
+    unsafe { recv_vectored(fd, medium, &IoVec { base: ptr, len }, 1) }
 }
 
 /// Sends from one buffer.
 pub(crate) unsafe fn send(fd: Fd, medium: Medium, ptr: *const u8, len: usize) -> Option<OsResult> {
     let base = ptr.cast_mut();
     // SAFETY: the caller's promise.
-    unsafe { send_slices(fd, medium, &[IoVec { base, len }]) }
-}
-
-/// Sends from several buffers in order.
-pub(crate) unsafe fn send_vectored(fd: Fd, medium: Medium, slices: *const IoVec, count: usize) -> Option<OsResult> {
-    // SAFETY: the caller's promise.
-    unsafe { send_slices(fd, medium, std::slice::from_raw_parts(slices, count)) }
+    unsafe { send_vectored(fd, medium, &IoVec { base, len }, 1) }
 }
 
 /// The portable result of a receive on a connection: as on other systems, a receive after a shutdown is the end of the
@@ -110,10 +98,10 @@ pub(crate) fn with_buffers<T>(slices: &[IoVec], call: impl FnOnce(*const WSABUF,
     call(many.as_ptr(), many.len() as u32)
 }
 
-/// # Safety
-///
-/// The memory that the slices point to may be written.
-unsafe fn recv_slices(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<OsResult> {
+/// Receives into several buffers in order.
+pub(crate) unsafe fn recv_vectored(fd: Fd, medium: Medium, slices: *const IoVec, count: usize) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    let slices = unsafe { std::slice::from_raw_parts(slices, count) };
     if medium == Medium::Pipe {
         // SAFETY: the caller's promise.
         return Some(unsafe { files::read_pipe(fd, slices) });
@@ -128,10 +116,10 @@ unsafe fn recv_slices(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<OsResu
     settle(result, count).map(|res| end_of_stream(fd, res))
 }
 
-/// # Safety
-///
-/// The memory that the slices point to may be read.
-unsafe fn send_slices(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<OsResult> {
+/// Sends from several buffers in order.
+pub(crate) unsafe fn send_vectored(fd: Fd, medium: Medium, slices: *const IoVec, count: usize) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    let slices = unsafe { std::slice::from_raw_parts(slices, count) };
     if medium == Medium::Pipe {
         // SAFETY: the caller's promise.
         return Some(unsafe { files::write_pipe(fd, slices) });
@@ -142,7 +130,7 @@ unsafe fn send_slices(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<OsResu
         let slices = bounded(slices, most);
         let mut count = 0;
         let none = std::ptr::null_mut();
-        // SAFETY: as in `recv_slices`.
+        // SAFETY: as in `recv_vectored`.
         let result = with_buffers(&slices, |buffers, len| unsafe {
             WSASend(socket(fd), buffers, len, &mut count, 0, none, None)
         });
@@ -204,7 +192,7 @@ type SenderPlace = (*mut SOCKADDR, *mut i32);
 unsafe fn recv_from(fd: Fd, bytes: IoVec, mut flags: u32, sender: SenderPlace) -> Option<OsResult> {
     let (mut received, (name, name_len), none) = (0, sender, std::ptr::null_mut());
     let (fd, count, flags) = (socket(fd), &raw mut received, &raw mut flags);
-    // SAFETY: the caller's promise, for the bytes and the sender; for the rest as in `recv_slices`.
+    // SAFETY: the caller's promise, for the bytes and the sender; for the rest as in `recv_vectored`.
     let result = with_buffers(&[bytes], |buffers, len| unsafe {
         WSARecvFrom(fd, buffers, len, count, flags, name, name_len, none, None)
     });
@@ -235,7 +223,7 @@ pub(crate) unsafe fn send_message(fd: Fd, message: *const Message) -> Option<OsR
     let mut count = 0;
     let none = std::ptr::null_mut();
     let (name, name_len) = message.destination();
-    // SAFETY: the caller's promise, for the message; for the rest as in `recv_slices`.
+    // SAFETY: the caller's promise, for the message; for the rest as in `recv_vectored`.
     let result = unsafe {
         with_buffers(&[message.bytes()], |buffers, len| {
             WSASendTo(socket(fd), buffers, len, &mut count, 0, name, name_len, none, None)
