@@ -7,7 +7,7 @@ use windows_sys::Win32::System::IO::OVERLAPPED;
 
 use super::pool::PoolBuffer;
 use super::{CURRENT, Direction, FileOp, Medium, Op, OsResult};
-use crate::sys::{self, Fd, IoVec, handle, last_code};
+use crate::sys::{self, Fd, IoVec, handle, transferred};
 
 /// The most bytes that one write passes to a pipe, its capacity: a write ends only when all its bytes were taken.
 const MAX_PIPE_WRITE: usize = 64 * 1024;
@@ -95,10 +95,7 @@ impl FileCall {
                 Direction::Write => WriteFile(file, self.ptr, self.len, &mut count, overlapped),
             }
         };
-        match succeeded {
-            0 => Err(last_code()),
-            _ => Ok(count),
-        }
+        transferred(succeeded, count)
     }
 
     /// The result as the layers above expect it: the end of a file or pipe is no error, and a broken pipe has one code.

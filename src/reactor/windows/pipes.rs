@@ -26,7 +26,7 @@ use crate::driver::op::{Direction, Medium, Op};
 use crate::driver::pool::{PoolBuffer, ProvidedPool};
 use crate::driver::{Completion, DriverCounters, Notify, OpId, OpResult, OsResult, SCRATCH_LEN, Scratch, Start};
 use crate::reactor::poller::Notifier;
-use crate::sys::{code_of, errno, handle, last_code, lock, new_event};
+use crate::sys::{code_of, errno, handle, last_code, lock, new_event, transferred};
 
 /// How many events are kept for later calls.
 const MAX_SPARE_EVENTS: usize = 16;
@@ -275,11 +275,9 @@ unsafe fn issue(call: FileCall, event: &OwnedHandle, overlapped: *mut OVERLAPPED
 unsafe fn result_of(call: FileCall, overlapped: *const OVERLAPPED) -> OsResult {
     let mut count = 0;
     // SAFETY: the caller's promise.
-    match unsafe { GetOverlappedResult(handle(call.fd), overlapped, &mut count, 1) } {
-        0 => match last_code() {
-            MORE_DATA => Ok(call.len),
-            code => Err(code),
-        },
-        _ => Ok(count),
+    let succeeded = unsafe { GetOverlappedResult(handle(call.fd), overlapped, &mut count, 1) };
+    match transferred(succeeded, count) {
+        Err(MORE_DATA) => Ok(call.len),
+        res => res,
     }
 }

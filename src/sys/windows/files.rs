@@ -36,7 +36,7 @@ use windows_sys::Win32::System::WindowsProgramming::PUBLIC_OBJECT_BASIC_INFORMAT
 
 use super::console;
 use super::pool_call::wait_overlapped;
-use super::{Fd, Foreign, PathChar, errno, file, handle, last_code, new_event, number_of_handle};
+use super::{Fd, Foreign, PathChar, errno, file, handle, last_code, new_event, number_of_handle, transferred};
 use crate::sys::{CURRENT, FileOp, IoVec, OpenFlags, OsResult, code_of};
 
 /// A path in UTF-16, ending in NUL.
@@ -283,10 +283,7 @@ fn waiting(fd: Fd, here: bool, offset: u64, mut call: impl FnMut(*mut u32, *mut 
     }
     let mut count = 0;
     if here && !is_overlapped(fd) {
-        return match call(&mut count, std::ptr::null_mut()) {
-            0 => Err(last_code()),
-            _ => Ok(count),
-        };
+        return transferred(call(&mut count, std::ptr::null_mut()), count);
     }
     // Larger offsets have special meanings: the end of the file, or its position.
     if !here && offset > i64::MAX as u64 {
@@ -308,10 +305,8 @@ fn waiting(fd: Fd, here: bool, offset: u64, mut call: impl FnMut(*mut u32, *mut 
         }
         wait_overlapped(fd, &overlapped, || {
             // SAFETY: the OVERLAPPED is a local, and this waits until the system has finished with it.
-            match unsafe { GetOverlappedResult(handle(fd), &overlapped, &mut count, 1) } {
-                0 => Err(last_code()),
-                _ => Ok(count),
-            }
+            let succeeded = unsafe { GetOverlappedResult(handle(fd), &overlapped, &mut count, 1) };
+            transferred(succeeded, count)
         })
     })
 }

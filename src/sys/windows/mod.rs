@@ -54,7 +54,7 @@ pub(crate) use self::sockets::{
 #[cfg(feature = "proactor")]
 pub(crate) use self::sockets::{accept_code, end_of_stream, portable_code, with_buffers};
 pub(crate) use self::splice_pipe::SplicePipe;
-use crate::sys::{Fd, Instant, IoVec, Name};
+use crate::sys::{Fd, Instant, IoVec, Name, OsResult};
 pub(crate) use windows_sys::Win32::Networking::WinSock::{SOCKADDR as RawSockAddr, socklen_t as SockLen};
 
 /// The unit of a path.
@@ -375,6 +375,14 @@ pub(crate) fn last_code() -> i32 {
     io::Error::last_os_error()
         .raw_os_error()
         .unwrap_or(ERROR_INVALID_HANDLE as i32)
+}
+
+/// The result of a Win32 call that transfers bytes.
+pub(crate) fn transferred(succeeded: i32, count: u32) -> OsResult {
+    match succeeded {
+        0 => Err(last_code()),
+        _ => Ok(count),
+    }
 }
 
 /// The last error of a Winsock call.
