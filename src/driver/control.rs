@@ -5,104 +5,57 @@ use std::net::Shutdown;
 
 use crate::sys::{self, Credentials, Fd, Name, SocketKind, SocketOption};
 
-/// A call that never blocks.
+/// A call that never blocks. `fd` is the descriptor that it is for.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
+#[allow(
+    missing_docs,
+    reason = "the enum's documentation describes `fd`, a variant's its other fields"
+)]
 pub enum Control<'a> {
-    /// Creates a socket. Returns [`Reply::Fd`].
-    Socket {
-        /// Its kind.
-        kind: SocketKind,
-    },
-    /// Creates two sockets that are connected to each other. Returns [`Reply::Pair`].
-    Pair {
-        /// Their kind.
-        kind: SocketKind,
-    },
-    /// Binds a socket to an address.
-    Bind {
-        /// The socket.
-        fd: Fd,
-        /// The address.
-        name: &'a Name,
-    },
+    /// Creates a socket of this kind. Returns [`Reply::Fd`].
+    Socket { kind: SocketKind },
+    /// Creates two sockets of this kind that are connected to each other. Returns [`Reply::Pair`].
+    Pair { kind: SocketKind },
+    /// Binds a socket to the address `name`.
+    Bind { fd: Fd, name: &'a Name },
     /// Makes a bound socket accept connections.
     Listen {
-        /// The socket.
         fd: Fd,
         /// How many connections the kernel queues before they are accepted.
         backlog: i32,
     },
     /// Takes over a kernel socket or pipe that was created elsewhere. On an error the caller still owns it. The loop
     /// never makes this call on a driver with [`FdSpace::Own`](super::FdSpace::Own).
-    Adopt {
-        /// The descriptor.
-        fd: Fd,
-    },
+    Adopt { fd: Fd },
     /// Reads the address that a socket is bound to. Returns [`Reply::Name`].
-    LocalName {
-        /// The socket.
-        fd: Fd,
-    },
+    LocalName { fd: Fd },
     /// Reads the address of a socket's peer. Returns [`Reply::Name`].
-    PeerName {
-        /// The socket.
-        fd: Fd,
-    },
+    PeerName { fd: Fd },
     /// Reads the credentials of a Unix connection's peer. Returns [`Reply::Credentials`].
-    PeerCredentials {
-        /// The socket.
-        fd: Fd,
-    },
-    /// Sets a socket option.
-    SetOption {
-        /// The socket.
-        fd: Fd,
-        /// The option, with its new value.
-        option: SocketOption,
-    },
+    PeerCredentials { fd: Fd },
+    /// Sets a socket option to the value that `option` has.
+    SetOption { fd: Fd, option: SocketOption },
     /// Reads a socket option. Returns [`Reply::Option`].
     Option {
-        /// The socket.
         fd: Fd,
         /// An option of the same kind; its value is ignored.
         like: SocketOption,
     },
     /// Shuts down one or both directions of a connection.
-    Shutdown {
-        /// The socket.
-        fd: Fd,
-        /// Which direction.
-        how: Shutdown,
-    },
-    /// Prepares the driver for [`Op::Readiness`](super::Op::Readiness) on a descriptor that it did not make. An error
-    /// if readiness of that descriptor cannot be waited for.
-    Watch {
-        /// The descriptor; its owner keeps it.
-        fd: Fd,
-    },
+    Shutdown { fd: Fd, how: Shutdown },
+    /// Prepares the driver for [`Op::Readiness`](super::Op::Readiness) on a descriptor that it did not make and whose
+    /// owner keeps it. An error if readiness of that descriptor cannot be waited for.
+    Watch { fd: Fd },
     /// Releases a descriptor that stays open: the loop does not use it again unless it is adopted or watched once more.
-    Forget {
-        /// The descriptor.
-        fd: Fd,
-    },
-    /// Moves a file's position. Returns the new one as [`Reply::Position`].
-    Seek {
-        /// The file.
-        fd: Fd,
-        /// The new position.
-        to: SeekFrom,
-    },
-    /// Closes a descriptor.
-    Close {
-        /// The descriptor; its number is not used afterwards.
-        fd: Fd,
-    },
-    /// Closes a connection with an RST, so that its peer learns at once that it will not be served.
-    Reset {
-        /// The socket; its number is not used afterwards.
-        fd: Fd,
-    },
+    Forget { fd: Fd },
+    /// Moves a file's position to `to`. Returns the new one as [`Reply::Position`].
+    Seek { fd: Fd, to: SeekFrom },
+    /// Closes a descriptor, whose number is not used afterwards.
+    Close { fd: Fd },
+    /// Closes a connection with an RST, so that its peer learns at once that it will not be served. The socket's number
+    /// is not used afterwards.
+    Reset { fd: Fd },
 }
 
 /// The answer to a [`Control`] call.

@@ -1,16 +1,22 @@
 //! `ReadFile` and `WriteFile` with an OVERLAPPED: the calls of both Windows drivers for pipes, and of the proactor for
 //! files.
 
-use windows_sys::Win32::Foundation::HANDLE;
+use windows_sys::Win32::Foundation::{ERROR_IO_PENDING, ERROR_MORE_DATA, HANDLE};
 use windows_sys::Win32::Storage::FileSystem::{ReadFile, WriteFile};
 use windows_sys::Win32::System::IO::OVERLAPPED;
 
 use super::pool::PoolBuffer;
 use super::{CURRENT, Direction, FileOp, Medium, Op, OsResult};
-use crate::sys::{self, Fd, IoVec, handle, last_code};
+use crate::sys::{self, Fd, IoVec, handle, transferred};
 
 /// The most bytes that one write passes to a pipe, its capacity: a write ends only when all its bytes were taken.
 const MAX_PIPE_WRITE: usize = 64 * 1024;
+
+/// The call is in flight.
+pub(crate) const PENDING: i32 = ERROR_IO_PENDING as i32;
+
+/// A pipe's message is longer than the buffer; the next read returns the rest.
+pub(crate) const MORE_DATA: i32 = ERROR_MORE_DATA as i32;
 
 /// One read or write.
 #[derive(Clone, Copy)]
@@ -40,16 +46,12 @@ impl FileCall {
                 let (ptr, len) = buffer?.memory();
                 (ptr, len, 0)
             }
-            Op::Send { ptr, len, .. } => (ptr.cast_mut(), len.min(MAX_PIPE_WRITE), 0),
-            Op::RecvVectored { slices, count, .. } => {
+            Op::Send { ptr, len, .. } => (ptr.cast_mut(), len, 0),
+            Op::RecvVectored { slices, count, .. } | Op::SendVectored { slices, count, .. } => {
                 // SAFETY: the caller's promise.
-                let first = unsafe { first_slice(slices, count) };
+                let slices = unsafe { std::slice::from_raw_parts(slices, count) };
+                let first = slices.iter().find(|slice| slice.len > 0).unwrap_or(&IoVec::EMPTY);
                 (first.base, first.len, 0)
-            }
-            Op::SendVectored { slices, count, .. } => {
-                // SAFETY: the caller's promise.
-                let first = unsafe { first_slice(slices, count) };
-                (first.base, first.len.min(MAX_PIPE_WRITE), 0)
             }
             Op::File(FileOp::ReadAt { ptr, len, offset, .. }) => (ptr, len, if offset == CURRENT { 0 } else { offset }),
             // `CURRENT` has all bits set, which means the end of the file.
@@ -62,20 +64,21 @@ impl FileCall {
             | Op::Readiness { .. }
             | Op::File(_) => return None,
         };
-        let direction = match op {
-            Op::Send { .. } | Op::SendVectored { .. } | Op::File(FileOp::WriteAt { .. }) => Direction::Write,
-            _ => Direction::Read,
+        let (direction, most) = match op {
+            Op::Send { .. } | Op::SendVectored { .. } => (Direction::Write, MAX_PIPE_WRITE),
+            Op::File(FileOp::WriteAt { .. }) => (Direction::Write, usize::MAX),
+            _ => (Direction::Read, usize::MAX),
         };
         Some(FileCall {
             fd: op.fd()?,
             direction,
             ptr,
-            len: len as u32,
+            len: len.min(most) as u32,
             offset,
         })
     }
 
-    /// Makes the call. `ERROR_IO_PENDING` if it is in flight.
+    /// Makes the call. [`PENDING`] if it is in flight.
     ///
     /// # Safety
     ///
@@ -92,10 +95,7 @@ impl FileCall {
                 Direction::Write => WriteFile(file, self.ptr, self.len, &mut count, overlapped),
             }
         };
-        match succeeded {
-            0 => Err(last_code()),
-            _ => Ok(count),
-        }
+        transferred(succeeded, count)
     }
 
     /// The result as the layers above expect it: the end of a file or pipe is no error, and a broken pipe has one code.
@@ -106,16 +106,4 @@ impl FileCall {
             (_, res) => res,
         }
     }
-}
-
-/// The first slice that is not empty, or an empty one.
-///
-/// # Safety
-///
-/// The slices are valid.
-unsafe fn first_slice(slices: *const IoVec, count: usize) -> IoVec {
-    // SAFETY: the caller's promise.
-    let slices = unsafe { std::slice::from_raw_parts(slices, count) };
-    let first = slices.iter().find(|slice| slice.len > 0);
-    first.copied().unwrap_or(IoVec::EMPTY)
 }

@@ -5,115 +5,79 @@
 //! built-in drivers match without a wildcard arm, so that a new operation breaks their build; a driver in another crate
 //! needs one, because the enum is `non_exhaustive`.
 
-pub use crate::sys::{CURRENT, Direction, Medium};
-use crate::sys::{Fd, IoVec, Message, Name, PathChar, Stat};
+pub use crate::sys::{CURRENT, Direction, FileOp, Medium};
+use crate::sys::{Fd, IoVec, Message, Name};
 
 /// One operation.
 ///
-/// The memory behind every pointer belongs to the operation's slot and stays in place until its completion.
+/// The memory behind every pointer belongs to the operation's slot and stays in place until its completion. Fields with
+/// the same name have the same meaning everywhere:
+///
+/// - `fd`: the descriptor that the operation is for: a listening socket, a socket, or for a byte stream also a pipe.
+/// - `medium`: the kind of the byte stream.
+/// - `ptr` and `len`: the memory that is received into or sent from, and its length in bytes, never 0.
+/// - `slices` and `count`: the first of `count` slices, between 1 and [`MAX_SLICES`].
+/// - `drained`: a hint: the last receive took everything that the socket had.
+/// - `message`: the message's header, which says where everything is or goes.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
+#[allow(
+    missing_docs,
+    reason = "the enum's documentation describes fields that recur, a variant's the others"
+)]
 pub enum Op {
     /// Accepts one connection. Its result is the new descriptor's number.
-    Accept {
-        /// The listening socket.
-        fd: Fd,
-    },
-    /// Connects a socket. Its result is 0.
-    Connect {
-        /// The socket to connect.
-        fd: Fd,
-        /// The peer to connect to.
-        name: *const Name,
-    },
+    Accept { fd: Fd },
+    /// Connects a socket to the peer with this name. Its result is 0.
+    Connect { fd: Fd, name: *const Name },
     /// Receives into one buffer. Its result is the number of bytes; 0 is the end of the stream.
     Recv {
-        /// The socket or pipe.
         fd: Fd,
-        /// Its kind.
         medium: Medium,
-        /// A hint: the last receive took everything that the socket had.
         drained: bool,
-        /// Where the bytes go.
         ptr: *mut u8,
-        /// How many may be written there; never 0.
         len: usize,
     },
     /// Receives into a buffer of the loop's pool, chosen when bytes arrive. Its result is the number of bytes and the
     /// buffer, or the error `ENOBUFS` when the pool is empty.
-    RecvManaged {
-        /// The socket or pipe.
-        fd: Fd,
-        /// Its kind.
-        medium: Medium,
-        /// As in [`Recv`](Op::Recv).
-        drained: bool,
-    },
+    RecvManaged { fd: Fd, medium: Medium, drained: bool },
     /// Receives into several buffers in order. Its result is the number of bytes; 0 is the end of the stream.
     RecvVectored {
-        /// The socket or pipe.
         fd: Fd,
-        /// Its kind.
         medium: Medium,
-        /// The first of `count` slices.
         slices: *const IoVec,
-        /// How many slices; between 1 and [`MAX_SLICES`].
         count: usize,
     },
     /// Sends from one buffer. Its result is the number of bytes taken.
     Send {
-        /// The socket or pipe.
         fd: Fd,
-        /// Its kind.
         medium: Medium,
-        /// Where the bytes are.
         ptr: *const u8,
-        /// How many; never 0.
         len: usize,
     },
     /// Sends from several buffers in order. Its result is the number of bytes taken.
     SendVectored {
-        /// The socket or pipe.
         fd: Fd,
-        /// Its kind.
         medium: Medium,
-        /// The first of `count` slices.
         slices: *const IoVec,
-        /// How many slices; between 1 and [`MAX_SLICES`].
         count: usize,
     },
     /// Receives one message, with its sender's name and the descriptors passed along. Its result is the number of its
     /// bytes.
-    RecvMessage {
-        /// The socket.
-        fd: Fd,
-        /// Its header, which says where everything goes.
-        message: *mut Message,
-    },
-    /// [`RecvMessage`](Op::RecvMessage) into a buffer of the loop's pool, as [`RecvManaged`](Op::RecvManaged).
-    RecvMessageManaged {
-        /// The socket.
-        fd: Fd,
-        /// Its header, without memory for the bytes.
-        message: *mut Message,
-    },
+    RecvMessage { fd: Fd, message: *mut Message },
+    /// [`RecvMessage`](Op::RecvMessage) into a buffer of the loop's pool, as [`RecvManaged`](Op::RecvManaged). The
+    /// header has no memory for the bytes.
+    RecvMessageManaged { fd: Fd, message: *mut Message },
     /// Sends one message. Its result is the number of its bytes.
     SendMessage {
-        /// The socket.
         fd: Fd,
         /// Whether to complete with the error `EAGAIN` instead of waiting for space.
         at_once: bool,
-        /// Its header, which says where everything is.
         message: *const Message,
     },
-    /// Waits until a descriptor is readable or writable, or has an error or hang-up; transfers no bytes. Its result is
-    /// 0, from the next poll at the earliest.
-    Readiness {
-        /// Any descriptor that can be waited for.
-        fd: Fd,
-        /// Readable or writable.
-        direction: Direction,
-    },
+    /// Waits until a descriptor, of any kind that can be waited for, is readable or writable, or has an error or
+    /// hang-up; transfers no bytes. Its result is 0, from the next poll at the earliest.
+    Readiness { fd: Fd, direction: Direction },
     /// An operation on a file or a path.
     File(FileOp),
 }
@@ -125,135 +89,6 @@ unsafe impl Send for Op {}
 
 // A pointer-sized word for the tag and the descriptor, and three more: the operation table copies ops.
 const _: () = assert!(size_of::<Op>() <= 4 * size_of::<u64>());
-
-/// An operation on a file or a path. No kernel reports readiness for these: the kernel's completion interface
-/// carries them out, or a pool thread.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub enum FileOp {
-    /// Opens a file. Its result is the new descriptor's number.
-    Open {
-        /// The path, ending in NUL.
-        path: *const PathChar,
-        /// The OS's flags; close-on-exec is added.
-        flags: i32,
-        /// The permissions of a new file.
-        mode: u32,
-    },
-    /// Reads from a file into one buffer. Its result is the number of bytes; 0 is the end of the file.
-    ReadAt {
-        /// The file.
-        fd: Fd,
-        /// Where the bytes go.
-        ptr: *mut u8,
-        /// How many may be written there; never 0.
-        len: usize,
-        /// Where in the file to begin, or [`CURRENT`].
-        offset: u64,
-    },
-    /// Reads from a file into several buffers in order. Its result is the number of bytes; 0 is the end of the file.
-    ReadVectoredAt {
-        /// The file.
-        fd: Fd,
-        /// The first of `count` slices.
-        slices: *const IoVec,
-        /// How many slices; between 1 and [`MAX_SLICES`].
-        count: usize,
-        /// Where in the file to begin, or [`CURRENT`].
-        offset: u64,
-    },
-    /// Writes to a file from one buffer. Its result is the number of bytes taken.
-    WriteAt {
-        /// The file.
-        fd: Fd,
-        /// Where the bytes are.
-        ptr: *const u8,
-        /// How many; never 0.
-        len: usize,
-        /// Where in the file to begin, or [`CURRENT`].
-        offset: u64,
-    },
-    /// Writes to a file from several buffers in order. Its result is the number of bytes taken.
-    WriteVectoredAt {
-        /// The file.
-        fd: Fd,
-        /// The first of `count` slices.
-        slices: *const IoVec,
-        /// How many slices; between 1 and [`MAX_SLICES`].
-        count: usize,
-        /// Where in the file to begin, or [`CURRENT`].
-        offset: u64,
-    },
-    /// Waits until written data is on the disk. Its result is 0.
-    Sync {
-        /// The file.
-        fd: Fd,
-        /// Whether the contents are enough, without metadata such as times.
-        data_only: bool,
-    },
-    /// Reads a file's metadata. Its result is 0.
-    Stat {
-        /// The file, if there is no path.
-        fd: Fd,
-        /// The path, ending in NUL, or null.
-        path: *const PathChar,
-        /// Whether a link at the end of the path is followed.
-        follow: bool,
-        /// Where the metadata goes.
-        out: *mut Stat,
-    },
-    /// Sets a file's length; bytes that are added are zero. Its result is 0.
-    Truncate {
-        /// The file.
-        fd: Fd,
-        /// Its new length.
-        len: u64,
-    },
-    /// Reserves space on the disk for a file. Its result is 0.
-    Allocate {
-        /// The file.
-        fd: Fd,
-        /// Where the space begins.
-        offset: u64,
-        /// How much.
-        len: u64,
-    },
-    /// Renames a file or directory. Its result is 0.
-    Rename {
-        /// The old path, ending in NUL.
-        from: *const PathChar,
-        /// The new path, ending in NUL.
-        to: *const PathChar,
-    },
-    /// Removes a file or an empty directory. Its result is 0.
-    Remove {
-        /// The path, ending in NUL.
-        path: *const PathChar,
-        /// Whether it is a directory.
-        is_dir: bool,
-    },
-    /// Creates a directory. Its result is 0.
-    MakeDir {
-        /// The path, ending in NUL.
-        path: *const PathChar,
-        /// Its permissions.
-        mode: u32,
-    },
-    /// Creates a hard link. Its result is 0.
-    HardLink {
-        /// The existing name, ending in NUL.
-        from: *const PathChar,
-        /// The new name, ending in NUL.
-        to: *const PathChar,
-    },
-    /// Creates a symbolic link. Its result is 0.
-    SymLink {
-        /// The path that the link holds, ending in NUL.
-        target: *const PathChar,
-        /// The link's own path, ending in NUL.
-        link: *const PathChar,
-    },
-}
 
 /// The most slices that one vectored operation carries: the kernel's `IOV_MAX`.
 pub const MAX_SLICES: usize = 1024;
@@ -322,46 +157,6 @@ impl Op {
             }
             Op::Readiness { fd, direction } => Some((fd, direction)),
             Op::File(_) => None,
-        }
-    }
-}
-
-impl FileOp {
-    fn name(&self) -> &'static str {
-        match self {
-            FileOp::Open { .. } => "open",
-            FileOp::ReadAt { .. } => "read",
-            FileOp::ReadVectoredAt { .. } => "read_vectored",
-            FileOp::WriteAt { .. } => "write",
-            FileOp::WriteVectoredAt { .. } => "write_vectored",
-            FileOp::Sync { .. } => "sync",
-            FileOp::Stat { .. } => "stat",
-            FileOp::Truncate { .. } => "truncate",
-            FileOp::Allocate { .. } => "allocate",
-            FileOp::Rename { .. } => "rename",
-            FileOp::Remove { .. } => "remove",
-            FileOp::MakeDir { .. } => "make_dir",
-            FileOp::HardLink { .. } => "hard_link",
-            FileOp::SymLink { .. } => "sym_link",
-        }
-    }
-
-    fn fd(&self) -> Option<Fd> {
-        match *self {
-            FileOp::ReadAt { fd, .. }
-            | FileOp::ReadVectoredAt { fd, .. }
-            | FileOp::WriteAt { fd, .. }
-            | FileOp::WriteVectoredAt { fd, .. }
-            | FileOp::Sync { fd, .. }
-            | FileOp::Truncate { fd, .. }
-            | FileOp::Allocate { fd, .. } => Some(fd),
-            FileOp::Stat { fd, path, .. } => Some(fd).filter(|_| path.is_null()),
-            FileOp::Open { .. }
-            | FileOp::Rename { .. }
-            | FileOp::Remove { .. }
-            | FileOp::MakeDir { .. }
-            | FileOp::HardLink { .. }
-            | FileOp::SymLink { .. } => None,
         }
     }
 }

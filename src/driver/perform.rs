@@ -39,7 +39,7 @@ pub(crate) unsafe fn perform(op: &Op) -> Option<OsResult> {
                 sys::send_message(fd, message).or(at_once.then_some(Err(errno::AGAIN)))
             }
             Op::Readiness { fd, direction } => sys::ready(fd, direction),
-            Op::File(op) => perform_file(op),
+            Op::File(op) => files::perform(op),
         }
     }
 }
@@ -61,41 +61,6 @@ pub(crate) unsafe fn perform_managed(op: &Op, pool: &ProvidedPool, counters: &mu
                 (*message).with_buffer(ptr, len, |message| sys::recv_message(fd, message))
             }),
             other => unreachable!("{other:?} is not a managed receive"),
-        }
-    }
-}
-
-/// # Safety
-///
-/// As for [`perform`].
-unsafe fn perform_file(op: FileOp) -> Option<OsResult> {
-    // SAFETY: the caller's promise: paths end in NUL, and buffers and slices are as long as they say.
-    unsafe {
-        match op {
-            FileOp::Open { path, flags, mode } => files::open(path, flags, mode),
-            FileOp::ReadAt { fd, ptr, len, offset } => files::read_at(fd, ptr, len, offset),
-            FileOp::ReadVectoredAt {
-                fd,
-                slices,
-                count,
-                offset,
-            } => files::read_vectored_at(fd, slices, count, offset),
-            FileOp::WriteAt { fd, ptr, len, offset } => files::write_at(fd, ptr, len, offset),
-            FileOp::WriteVectoredAt {
-                fd,
-                slices,
-                count,
-                offset,
-            } => files::write_vectored_at(fd, slices, count, offset),
-            FileOp::Sync { fd, data_only } => files::sync(fd, data_only),
-            FileOp::Stat { fd, path, follow, out } => files::stat(fd, path, follow, out),
-            FileOp::Truncate { fd, len } => files::truncate(fd, len),
-            FileOp::Allocate { fd, offset, len } => files::allocate(fd, offset, len),
-            FileOp::Rename { from, to } => files::rename(from, to),
-            FileOp::Remove { path, is_dir } => files::remove(path, is_dir),
-            FileOp::MakeDir { path, mode } => files::make_dir(path, mode),
-            FileOp::HardLink { from, to } => files::hard_link(from, to),
-            FileOp::SymLink { target, link } => files::sym_link(target, link),
         }
     }
 }

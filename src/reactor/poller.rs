@@ -7,7 +7,7 @@ use std::sync::Arc;
 use mio::event::Event;
 use mio::{Events, Poll, Token, Waker};
 
-use super::fd_table::FdTable;
+use super::fd_table::{FdTable, Side};
 use super::os::{self, Pipes, SHORT_MEANS_DRAINED, Source};
 use super::sleep;
 use super::wait_list::Waiting;
@@ -82,102 +82,90 @@ fn explain(error: io::Error) -> io::Error {
     crate::sys::context(why, error)
 }
 
-/// Whether an operation is attempted also if its descriptor was not ready.
+/// Whether an operation is attempted also if its descriptor was not ready. Other code uses a foreign descriptor too, so
+/// its recorded readiness may be wrong. Only the attempt starts a connect; and a datagram socket may connect while its
+/// send buffer is full.
 #[inline]
 fn must_attempt(op: &Op) -> bool {
-    match op {
-        // Other code uses a foreign descriptor too, so the recorded readiness may be wrong.
-        Op::Readiness { .. } => true,
-        // Only the attempt starts a connect; and a datagram socket may connect while its send buffer is full.
-        Op::Connect { .. } | Op::SendMessage { at_once: true, .. } => true,
-        _ => false,
-    }
+    matches!(
+        op,
+        Op::Readiness { .. } | Op::Connect { .. } | Op::SendMessage { at_once: true, .. }
+    )
 }
 
-/// What one attempt at an operation gave.
-struct Attempt {
-    /// `None` if the operation would block.
-    result: Option<OpResult>,
-    /// The next attempt would block.
-    is_drained: bool,
-}
-
-impl Attempt {
-    /// An attempt at transferring up to `len` bytes. A shorter result means that the next attempt would block, but only TCP
-    /// guarantees that: a Unix socket stops where descriptors were passed, a terminal at the end of a line.
-    #[inline]
-    fn of(result: Option<OpResult>, medium: Medium, len: usize) -> Attempt {
-        let is_short = |result: OpResult| matches!(result.res(), Ok(count) if count > 0 && (count as usize) < len);
-        let reports_short = SHORT_MEANS_DRAINED && medium == Medium::Tcp;
-        Attempt {
-            result,
-            is_drained: result.is_none_or(|result| reports_short && is_short(result)),
-        }
-    }
-}
-
-/// Performs an operation unless it would block. `is_retry` says that an earlier attempt was made: a connect is then in
-/// progress.
+/// Performs an operation unless it would block, and notes if the next attempt would. `is_retry` says that an earlier
+/// attempt was made: a connect is then in progress.
+///
+/// After a transfer of fewer bytes than requested the next attempt would block. Only TCP guarantees that: a Unix socket
+/// stops where descriptors were passed, a terminal at the end of a line.
 ///
 /// # Safety
 ///
 /// The memory that `op` points to belongs to an operation that has not completed.
 #[inline(always)]
-unsafe fn attempt(op: &Op, is_retry: bool, pool: &ProvidedPool, counters: &mut DriverCounters) -> Attempt {
-    // SAFETY, for every call: the caller's promise.
-    match *op {
-        Op::Recv {
-            fd, medium, ptr, len, ..
-        } => {
-            // SAFETY: see above.
-            let res = unsafe { sys::recv(fd, medium, ptr, len) };
-            Attempt::of(res.map(OpResult::new), medium, len)
+unsafe fn attempt(
+    op: &Op,
+    is_retry: bool,
+    side: &mut Side,
+    pool: &ProvidedPool,
+    counters: &mut DriverCounters,
+) -> Option<OpResult> {
+    // SAFETY: the caller's promise, for every call.
+    let (result, medium, len) = unsafe {
+        match *op {
+            Op::Recv {
+                fd, medium, ptr, len, ..
+            } => (sys::recv(fd, medium, ptr, len).map(OpResult::new), medium, len),
+            Op::Send { fd, medium, ptr, len } => (sys::send(fd, medium, ptr, len).map(OpResult::new), medium, len),
+            Op::RecvManaged { medium, .. } => {
+                let result = driver::perform_managed(op, pool, counters);
+                (result, medium, pool.buffer_len())
+            }
+            _ => attempt_other(op, is_retry, pool, counters),
         }
-        Op::Send { fd, medium, ptr, len } => {
-            // SAFETY: see above.
-            let res = unsafe { sys::send(fd, medium, ptr, len) };
-            Attempt::of(res.map(OpResult::new), medium, len)
-        }
-        Op::RecvManaged { medium, .. } => {
-            // SAFETY: see above.
-            let result = unsafe { driver::perform_managed(op, pool, counters) };
-            Attempt::of(result, medium, pool.buffer_len())
-        }
-        // SAFETY: see above.
-        _ => unsafe { attempt_other(op, is_retry, pool, counters) },
+    };
+    let is_short = |result: OpResult| matches!(result.res(), Ok(count) if count > 0 && (count as usize) < len);
+    let reports_short = SHORT_MEANS_DRAINED && medium == Medium::Tcp;
+    if result.is_none_or(|result| reports_short && is_short(result)) {
+        side.drained();
     }
+    result
 }
 
-/// [`attempt`] at an operation other than a plain receive or send.
+/// [`attempt`] at an operation other than a plain receive or send. Returns also the medium and how many bytes were
+/// requested.
 ///
 /// # Safety
 ///
 /// As for [`attempt`].
 #[cold]
-unsafe fn attempt_other(op: &Op, is_retry: bool, pool: &ProvidedPool, counters: &mut DriverCounters) -> Attempt {
-    match *op {
-        Op::RecvVectored {
-            medium, slices, count, ..
+unsafe fn attempt_other(
+    op: &Op,
+    is_retry: bool,
+    pool: &ProvidedPool,
+    counters: &mut DriverCounters,
+) -> (Option<OpResult>, Medium, usize) {
+    // SAFETY: the caller's promise, for every call.
+    let result = unsafe {
+        match *op {
+            Op::RecvVectored {
+                medium, slices, count, ..
+            }
+            | Op::SendVectored {
+                medium, slices, count, ..
+            } => {
+                let slices = std::slice::from_raw_parts(slices, count);
+                let len = slices.iter().map(|slice| slice.len).sum::<usize>();
+                // No more than the kernel's limit for one call.
+                return (driver::perform(op).map(OpResult::new), medium, len.min(MAX_LEN));
+            }
+            Op::RecvMessageManaged { .. } => driver::perform_managed(op, pool, counters),
+            Op::Connect { fd, .. } if is_retry => sys::connected(fd).map(OpResult::new),
+            _ => driver::perform(op).map(OpResult::new),
         }
-        | Op::SendVectored {
-            medium, slices, count, ..
-        } => {
-            // SAFETY: the caller's promise.
-            let (res, slices) = unsafe { (driver::perform(op), std::slice::from_raw_parts(slices, count)) };
-            let len = slices.iter().map(|slice| slice.len).sum::<usize>();
-            // No more than the kernel's limit for one call.
-            Attempt::of(res.map(OpResult::new), medium, len.min(MAX_LEN))
-        }
-        Op::RecvMessageManaged { .. } => {
-            // SAFETY: the caller's promise.
-            let result = unsafe { driver::perform_managed(op, pool, counters) };
-            Attempt::of(result, Medium::Unix, 0)
-        }
-        Op::Connect { fd, .. } if is_retry => Attempt::of(sys::connected(fd).map(OpResult::new), Medium::Unix, 0),
-        // The result says nothing about the remaining readiness.
-        // SAFETY: the caller's promise.
-        _ => Attempt::of(unsafe { driver::perform(op) }.map(OpResult::new), Medium::Unix, 0),
-    }
+    };
+    // The result says nothing about the remaining readiness.
+    (result, Medium::Unix, 0)
 }
 
 impl Inner {
@@ -309,30 +297,19 @@ impl Inner {
             // SAFETY: a waiting operation has not completed, so its op and the memory that it points to are in place.
             let op = unsafe { waiting.op() };
             // SAFETY: as above.
-            let tried = unsafe { attempt(op, true, &self.pool, &mut self.counters) };
-            if tried.is_drained {
-                side.drained();
-            }
-            let Some(result) = tried.result else {
-                match self.arm(fd, direction) {
-                    Ok(()) => return,
-                    Err(code) => self.fail_first(fd, direction, code, completed),
-                }
+            let result = unsafe { attempt(op, true, side, &self.pool, &mut self.counters) };
+            let id = waiting.id;
+            let Some(result) = result else {
+                let Err(code) = self.arm(fd, direction) else { return };
+                // The operation cannot wait again.
+                self.fds.get(fd).side(direction).waiting.pop();
+                let result = OpResult::new(Err(code));
+                completed.push(Completion { id, result });
                 continue;
             };
             side.waiting.pop();
-            let id = waiting.id;
             completed.push(Completion { id, result });
             self.note_opened(op, result);
-        }
-    }
-
-    /// The first waiting operation cannot wait again.
-    #[cold]
-    fn fail_first(&mut self, fd: Fd, direction: Direction, code: i32, completed: &mut Vec<Completion>) {
-        if let Some(Waiting { id, .. }) = self.fds.get(fd).side(direction).waiting.pop() {
-            let result = OpResult::new(Err(code));
-            completed.push(Completion { id, result });
         }
     }
 
@@ -406,11 +383,8 @@ unsafe impl Driver for Reactor {
         let side = state.side(direction);
         if side.may_be_ready || must_attempt(op) {
             // SAFETY: the caller's promise: the operation owns the memory that `op` points to.
-            let tried = unsafe { attempt(op, false, &inner.pool, &mut inner.counters) };
-            if tried.is_drained {
-                side.drained();
-            }
-            if let Some(result) = tried.result {
+            let result = unsafe { attempt(op, false, side, &inner.pool, &mut inner.counters) };
+            if let Some(result) = result {
                 return inner.attempted(id, op, result);
             }
         }
@@ -445,11 +419,7 @@ unsafe impl Driver for Reactor {
             return None;
         }
         // SAFETY: the caller's promise: the memory is valid until this returns, and the call has ended by then.
-        let tried = unsafe { attempt(op, false, &inner.pool, &mut inner.counters) };
-        if tried.is_drained {
-            side.drained();
-        }
-        let result = tried.result?;
+        let result = unsafe { attempt(op, false, side, &inner.pool, &mut inner.counters) }?;
         inner.counters.submissions += 1;
         inner.counters.completions += 1;
         inner.note_opened(op, result);

@@ -67,38 +67,20 @@ fn wait_readable(poll: &Poll, timeout: Duration) -> bool {
         tv_sec: 0,
         tv_nsec: timeout.subsec_nanos() as _,
     };
-    let _slack = TimerSlackGuard::set();
-    // SAFETY: the kernel reads and writes the two locals and keeps no pointer to them; there is no signal mask.
-    unsafe { libc::ppoll(&mut epoll, 1, &timeout, std::ptr::null()) > 0 }
-}
-
-/// Sets this thread's timer slack to 1 ns until dropped. By default the kernel may delay a wake-up by 50 us to coalesce
-/// it with others. Held for one wait only, because new threads and processes inherit the slack.
-#[cfg(target_os = "linux")]
-struct TimerSlackGuard {
-    before: libc::c_int,
-}
-
-#[cfg(target_os = "linux")]
-impl TimerSlackGuard {
-    fn set() -> TimerSlackGuard {
-        // SAFETY: these calls touch no memory.
-        let before = unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) };
-        if before > 1 {
-            // SAFETY: as above.
-            unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
+    // By default the kernel may delay a wake-up by 50 us to coalesce it with others: the thread's timer slack. It is 1 ns
+    // for this wait only, because new threads and processes inherit it.
+    // SAFETY: the kernel reads and writes the two locals and keeps no pointer to them; there is no signal mask. The
+    // other calls touch no memory.
+    unsafe {
+        let slack = libc::prctl(libc::PR_GET_TIMERSLACK);
+        if slack > 1 {
+            libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong);
         }
-        TimerSlackGuard { before }
-    }
-}
-
-#[cfg(target_os = "linux")]
-impl Drop for TimerSlackGuard {
-    fn drop(&mut self) {
-        if self.before > 1 {
-            // SAFETY: as above.
-            unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, self.before as libc::c_ulong) };
+        let is_readable = libc::ppoll(&mut epoll, 1, &timeout, std::ptr::null()) > 0;
+        if slack > 1 {
+            libc::prctl(libc::PR_SET_TIMERSLACK, slack as libc::c_ulong);
         }
+        is_readable
     }
 }
 

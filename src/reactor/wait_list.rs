@@ -31,7 +31,6 @@ impl Waiting {
     }
 }
 
-#[derive(Default)]
 pub(super) struct WaitList {
     first: Option<Waiting>,
     #[allow(clippy::box_collection, reason = "one word until the first need")]

@@ -2,11 +2,11 @@
 //!
 //! Code that is the same on every OS is in the files of this folder. `unix` and `windows` supply the same items with
 //! the same signatures:
-//! - `Fd`, `Message`, `Stat`, `PathChar`: the types that an operation is made of, with `IoVec` and `Name` laid out as
+//! - `Message`, `Stat`, `PathChar`: types that an operation is made of, with `Fd`, and `IoVec` and `Name` laid out as
 //!   the kernel expects; `errno`, the error codes that the layers above distinguish;
 //! - `accept`, `connect`, `connected`, `recv`, `send`, `recv_message`, ... (`sockets.rs`): return `None` if the call
 //!   would block;
-//! - `files`: operations on files and paths, which block until they are done;
+//! - `files::perform`: carries out a `FileOp`, and blocks until it is done;
 //! - `new_socket`, `new_pair`, `listen`, `adopt`, `close`, `reset`, ...: calls that never block;
 //! - `MsgHdrBuf`: the memory of a message header;
 //! - `path_for_kernel`, `OpenFlags::for_kernel`, `kind`: paths, open flags and file types;
@@ -16,6 +16,7 @@
 //! - conversions from and to std's types.
 
 mod error;
+mod file_op;
 mod instant;
 mod msg_meta;
 mod name;
@@ -32,6 +33,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(crate) use error::context;
 pub use error::os_code;
+pub use file_op::FileOp;
 pub use instant::Instant;
 pub(crate) use msg_meta::MsgMeta;
 pub use name::Name;
@@ -43,11 +45,16 @@ pub(crate) use socket_options::{bind, get_option, listen, local_name, peer_name,
 #[cfg(unix)]
 pub(crate) use unix::*;
 #[cfg(unix)]
-pub use unix::{Fd, Message, PathChar, Stat};
+pub use unix::{Message, PathChar, Stat};
 #[cfg(windows)]
 pub(crate) use windows::*;
 #[cfg(windows)]
-pub use windows::{Fd, Message, PathChar, Stat};
+pub use windows::{Message, PathChar, Stat};
+
+/// A descriptor's number: on Windows, of a socket or a handle. Only the driver that gave it out knows what it refers to: see
+/// [`Driver::fd_space`](crate::driver::Driver::fd_space). Sockets of the null driver have numbers from
+/// [`FdSpace::FIRST_OWN`](crate::driver::FdSpace::FIRST_OWN) on, which every system call refuses.
+pub type Fd = i32;
 
 /// The result of a call or operation: a number (of bytes, or of a new descriptor), or the OS's error code.
 pub type OsResult = Result<u32, i32>;

@@ -64,6 +64,7 @@ impl SocketKind {
 /// A socket option with its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the documentation of a variant describes its fields")]
 pub enum SocketOption {
     /// `TCP_NODELAY`: Nagle's algorithm is off.
     Nodelay(bool),
@@ -99,34 +100,14 @@ pub enum SocketOption {
     MulticastInterfaceV4(Ipv4Addr),
     /// The interface through which IPv6 multicast packets are sent.
     MulticastInterfaceV6(u32),
-    /// Joins a multicast group.
-    JoinV4 {
-        /// The group.
-        group: Ipv4Addr,
-        /// The interface's address; unspecified lets the kernel choose.
-        interface: Ipv4Addr,
-    },
-    /// Leaves a multicast group.
-    LeaveV4 {
-        /// The group.
-        group: Ipv4Addr,
-        /// The interface's address.
-        interface: Ipv4Addr,
-    },
-    /// Joins a multicast group.
-    JoinV6 {
-        /// The group.
-        group: Ipv6Addr,
-        /// The interface's index; 0 lets the kernel choose.
-        interface: u32,
-    },
-    /// Leaves a multicast group.
-    LeaveV6 {
-        /// The group.
-        group: Ipv6Addr,
-        /// The interface's index.
-        interface: u32,
-    },
+    /// Joins a multicast group on the interface with this address; unspecified lets the kernel choose.
+    JoinV4 { group: Ipv4Addr, interface: Ipv4Addr },
+    /// Leaves a multicast group on the interface with this address.
+    LeaveV4 { group: Ipv4Addr, interface: Ipv4Addr },
+    /// Joins a multicast group on the interface with this index; 0 lets the kernel choose.
+    JoinV6 { group: Ipv6Addr, interface: u32 },
+    /// Leaves a multicast group on the interface with this index.
+    LeaveV6 { group: Ipv6Addr, interface: u32 },
 }
 
 /// When an idle connection is probed. A field that is `None` keeps the system's default.

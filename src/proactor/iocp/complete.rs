@@ -2,22 +2,20 @@
 
 use std::os::windows::io::{IntoRawSocket, OwnedSocket};
 
-use windows_sys::Win32::Foundation::{ERROR_MORE_DATA, ERROR_NETNAME_DELETED};
+use windows_sys::Win32::Foundation::ERROR_NETNAME_DELETED;
 use windows_sys::Win32::Networking::WinSock::{
-    SO_UPDATE_ACCEPT_CONTEXT, SO_UPDATE_CONNECT_CONTEXT, SOL_SOCKET, WSAGetLastError, WSAGetOverlappedResult,
-    setsockopt,
+    SO_UPDATE_ACCEPT_CONTEXT, SO_UPDATE_CONNECT_CONTEXT, SOL_SOCKET, WSAGetOverlappedResult, setsockopt,
 };
 use windows_sys::Win32::System::IO::OVERLAPPED;
 
 use super::Iocp;
 use super::afd::{status_of, win32_code};
 use super::overlapped::IocpScratch;
-use super::start::CallStatus;
-use crate::driver::file_call::FileCall;
+use crate::driver::file_call::{FileCall, MORE_DATA, PENDING};
 use crate::driver::op::{Direction, FileOp, Medium, Op};
 use crate::driver::pool::PoolBuffer;
 use crate::driver::{self, Completion, OpResult, OsResult};
-use crate::sys::{self, Fd, errno, socket};
+use crate::sys::{self, Fd, errno, last_socket_code, socket};
 
 impl Iocp {
     /// The port has returned an OVERLAPPED.
@@ -29,7 +27,8 @@ impl Iocp {
         let scratch = overlapped.cast::<IocpScratch>();
         // SAFETY: the caller's promise; the OVERLAPPED is the first field.
         let (id, res) = unsafe { ((*scratch).id, result_of(&*scratch, count)) };
-        if !self.in_flight.contains(id, overlapped) {
+        let entry = self.in_flight.entry(id);
+        if entry.is_none_or(|entry| entry.overlapped != overlapped) {
             debug_assert!(false, "the port returned operation {id:?} twice");
             self.counters.stale_events += 1;
             return;
@@ -74,7 +73,7 @@ impl Iocp {
                 self.in_flight.remove(id);
                 return Some(op_result);
             }
-            if self.in_flight.is_cancelled(id) {
+            if self.in_flight.entry(id).is_some_and(|entry| entry.is_cancelled) {
                 self.in_flight.remove(id);
                 return Some(OpResult::new(Err(errno::CANCELED)));
             }
@@ -84,10 +83,9 @@ impl Iocp {
                 self.call(scratch)
             };
             match again {
-                Ok(CallStatus::Pending) => return None,
-                Ok(CallStatus::Done(Ok(_))) if !self.skips(op) => return None,
-                Ok(CallStatus::Done(next)) => res = next,
-                Err(code) => res = Err(code),
+                Err(PENDING) => return None,
+                Ok(_) if !self.skips(op) => return None,
+                next => res = next,
             }
         }
     }
@@ -129,9 +127,10 @@ fn result_of(scratch: &IocpScratch, count: u32) -> OsResult {
     let op = unsafe { &*scratch.op };
     match (is_winsock_call(op), op.fd()) {
         (true, Some(fd)) => Err(socket_code(fd, &scratch.overlapped)),
-        // A pipe message longer than the buffer: the next read returns the rest.
-        _ if win32_code(status) == ERROR_MORE_DATA as i32 => Ok(count),
-        _ => Err(win32_code(status)),
+        _ => match win32_code(status) {
+            MORE_DATA => Ok(count),
+            code => Err(code),
+        },
     }
 }
 
@@ -154,8 +153,7 @@ fn socket_code(fd: Fd, overlapped: &OVERLAPPED) -> i32 {
     if succeeded != 0 {
         return win32_code(status_of(overlapped));
     }
-    // SAFETY: this reads a thread-local error code.
-    match unsafe { WSAGetLastError() } {
+    match last_socket_code() {
         // Winsock does not translate this code, with which the kernel reports a reset connection.
         code if code == ERROR_NETNAME_DELETED as i32 => errno::RESET,
         code => code,

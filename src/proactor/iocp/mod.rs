@@ -34,13 +34,13 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use windows_sys::Win32::System::IO::CancelIoEx;
+use windows_sys::Win32::System::IO::{CancelIoEx, OVERLAPPED_ENTRY};
 
 use self::afd::Afd;
 use self::extensions::Extensions;
 use self::fd_table::FdTable;
 use self::overlapped::InFlightTable;
-use self::port::{Batch, Dequeued, Port};
+use self::port::{Dequeued, Port};
 use self::timer::Timer;
 use crate::driver::op::{Medium, Op};
 use crate::driver::poll_throttle::PollThrottle;
@@ -53,7 +53,8 @@ use crate::sys::{self, Fd, Instant};
 
 pub(crate) struct Iocp {
     port: Arc<Port>,
-    batch: Batch,
+    /// The packets dequeued last.
+    packets: Vec<OVERLAPPED_ENTRY>,
     in_flight: InFlightTable,
     fds: FdTable,
     extensions: Extensions,
@@ -71,7 +72,7 @@ impl Iocp {
     pub(crate) fn open(reason: &str) -> io::Result<Iocp> {
         Ok(Iocp {
             port: Arc::new(Port::open()?),
-            batch: Batch::new(),
+            packets: Vec::with_capacity(port::BATCH),
             in_flight: InFlightTable::default(),
             fds: FdTable::default(),
             extensions: Extensions::default(),
@@ -108,19 +109,14 @@ unsafe impl Driver for Iocp {
             Control::Adopt { fd } => self.fds.forget_unless_released(fd),
             _ => {}
         }
-        let watched = match call {
-            Control::Watch { fd } => Some(fd),
-            _ => None,
-        };
         let reply = driver::control(call);
-        if let Ok(Reply::Fd(fd)) = reply {
-            self.fds.forget(fd);
-        }
-        if let (Some(fd), Err(error)) = (watched, &reply)
-            && crate::sys::os_code(error) == Some(sys::errno::NOT_PERMITTED)
-        {
+        match (call, &reply) {
+            (_, &Ok(Reply::Fd(fd))) => self.fds.forget(fd),
             // A standard stream that is not a socket. Other processes share it, and would share the association.
-            self.fds.mark_plain(fd);
+            (Control::Watch { fd }, Err(error)) if sys::os_code(error) == Some(sys::errno::NOT_PERMITTED) => {
+                self.fds.mark_plain(fd);
+            }
+            _ => {}
         }
         reply
     }
@@ -156,13 +152,14 @@ unsafe impl Driver for Iocp {
     }
 
     fn cancel(&mut self, id: OpId, _: &Op) {
-        let Some((handle, overlapped)) = self.in_flight.request_cancel(id) else {
+        let Some(entry) = self.in_flight.entry(id) else {
             self.counters.late_cancels += 1;
             return;
         };
+        entry.is_cancelled = true;
         self.counters.submissions += 1;
         // SAFETY: the operation is in flight, so its handle is open; the OVERLAPPED's address is only compared.
-        if unsafe { CancelIoEx(handle, overlapped) } == 0 {
+        if unsafe { CancelIoEx(entry.handle, entry.overlapped) } == 0 {
             // It has ended: its packet is on the port.
             self.counters.late_cancels += 1;
         }
@@ -183,34 +180,26 @@ unsafe impl Driver for Iocp {
         let (mut milliseconds, mut alertable) = self.timer.set(wait);
         loop {
             self.counters.enters += 1;
-            // After a failed wait the timer may have fired already: it is set again.
-            let dequeued = self
-                .batch
-                .dequeue(&self.port, milliseconds, alertable)
-                .inspect_err(|_| {
-                    if alertable {
-                        self.timer.on_wait_end(Dequeued::TimerFired);
-                    }
-                })?;
+            let dequeued = self.port.dequeue(&mut self.packets, milliseconds, alertable);
             if alertable {
-                self.timer.on_wait_end(dequeued);
+                // After a failed wait the timer may have fired already: it is set again.
+                let end = dequeued.as_ref().unwrap_or(&Dequeued::TimerFired);
+                self.timer.on_wait_end(*end);
             }
+            let dequeued = dequeued?;
             // Further batches are already on the port: do not wait.
             (milliseconds, alertable) = (0, false);
-            for index in 0..self.batch.len() {
+            for index in 0..self.packets.len() {
                 self.counters.completions += 1;
-                let (overlapped, count) = self.batch.at(index);
+                let packet = self.packets[index];
                 // Null: a notification.
-                if !overlapped.is_null() {
+                if !packet.lpOverlapped.is_null() {
                     // SAFETY: the port returned this OVERLAPPED, so it is one of ours, and the kernel has finished.
-                    unsafe { self.complete(overlapped, count, completed) };
+                    unsafe { self.complete(packet.lpOverlapped, packet.dwNumberOfBytesTransferred, completed) };
                 }
             }
-            if dequeued != Dequeued::Full {
-                break;
-            }
-            // The loop runs the completions first; the next turn dequeues more.
-            if completed.len() >= port::BATCH {
+            // Beyond a batch, the loop runs the completions first; the next turn dequeues more.
+            if dequeued != Dequeued::Full || completed.len() >= port::BATCH {
                 break;
             }
         }

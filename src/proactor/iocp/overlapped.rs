@@ -51,16 +51,16 @@ impl IocpScratch {
 }
 
 /// The driver's record of an operation in flight.
-struct Entry {
+pub(super) struct Entry {
     id: OpId,
-    overlapped: *mut OVERLAPPED,
+    pub(super) overlapped: *mut OVERLAPPED,
     /// The handle that the call was made on: the AFD device's for a wait for readiness.
-    handle: HANDLE,
-    is_cancelled: bool,
-    /// The socket that AcceptEx will connect.
-    socket: Option<OwnedSocket>,
-    /// The buffer that a pipe is read into.
-    buffer: Option<PoolBuffer>,
+    pub(super) handle: HANDLE,
+    pub(super) is_cancelled: bool,
+    /// The socket that AcceptEx will connect, open until the operation completes.
+    pub(super) socket: Option<OwnedSocket>,
+    /// The buffer that a pipe is read into, kept until the operation completes.
+    pub(super) buffer: Option<PoolBuffer>,
 }
 
 /// The operations in flight, by index.
@@ -85,46 +85,15 @@ impl InFlightTable {
         });
     }
 
-    fn entry(&mut self, id: OpId) -> Option<&mut Entry> {
-        self.entries
-            .get_mut(id.index())?
-            .as_mut()
-            .filter(|entry| entry.id == id)
-    }
-
-    /// Keeps a socket open until the operation completes.
-    pub(super) fn hold_socket(&mut self, id: OpId, socket: OwnedSocket) {
-        if let Some(entry) = self.entry(id) {
-            entry.socket = Some(socket);
-        }
-    }
-
-    /// Keeps a buffer until the operation completes.
-    pub(super) fn hold_buffer(&mut self, id: OpId, buffer: Option<PoolBuffer>) {
-        if let Some(entry) = self.entry(id) {
-            entry.buffer = buffer;
-        }
+    /// The record of an operation; `None` if it has completed.
+    pub(super) fn entry(&mut self, id: OpId) -> Option<&mut Entry> {
+        let entry = self.entries.get_mut(id.index())?.as_mut();
+        entry.filter(|entry| entry.id == id)
     }
 
     /// Whether an operation on this handle is in flight.
     pub(super) fn uses(&self, handle: HANDLE) -> bool {
         self.entries.iter().flatten().any(|entry| entry.handle == handle)
-    }
-
-    /// Whether the operation is in flight with this OVERLAPPED.
-    pub(super) fn contains(&mut self, id: OpId, overlapped: *mut OVERLAPPED) -> bool {
-        self.entry(id).is_some_and(|entry| entry.overlapped == overlapped)
-    }
-
-    /// Notes a cancel request. Returns the arguments for CancelIoEx; `None` if the operation has completed.
-    pub(super) fn request_cancel(&mut self, id: OpId) -> Option<(HANDLE, *mut OVERLAPPED)> {
-        let entry = self.entry(id)?;
-        entry.is_cancelled = true;
-        Some((entry.handle, entry.overlapped))
-    }
-
-    pub(super) fn is_cancelled(&mut self, id: OpId) -> bool {
-        self.entry(id).is_some_and(|entry| entry.is_cancelled)
     }
 
     /// Removes an operation that has ended. Returns the socket and the buffer that it held.

@@ -7,7 +7,7 @@ use windows_sys::Win32::Foundation::{
     ERROR_NO_SYSTEM_RESOURCES, GetLastError, HANDLE, INVALID_HANDLE_VALUE, WAIT_IO_COMPLETION, WAIT_TIMEOUT,
 };
 use windows_sys::Win32::System::IO::{
-    CreateIoCompletionPort, GetQueuedCompletionStatusEx, OVERLAPPED, OVERLAPPED_ENTRY, PostQueuedCompletionStatus,
+    CreateIoCompletionPort, GetQueuedCompletionStatusEx, OVERLAPPED_ENTRY, PostQueuedCompletionStatus,
 };
 
 use crate::driver::Notify;
@@ -40,6 +40,38 @@ impl Port {
     pub(super) fn number(&self) -> Fd {
         sys::number_of_handle(self.0.as_raw_handle())
     }
+
+    /// Waits for packets and dequeues up to a batch, in place of the earlier ones.
+    pub(super) fn dequeue(
+        &self,
+        packets: &mut Vec<OVERLAPPED_ENTRY>,
+        milliseconds: u32,
+        alertable: bool,
+    ) -> io::Result<Dequeued> {
+        let (port, alertable, mut count) = (self.0.as_raw_handle(), i32::from(alertable), 0);
+        packets.clear();
+        packets.reserve(BATCH);
+        let place = packets.as_mut_ptr();
+        // SAFETY: the system writes the local, and at most `BATCH` packets, for which there is space; the port is open.
+        let succeeded =
+            unsafe { GetQueuedCompletionStatusEx(port, place, BATCH as u32, &mut count, milliseconds, alertable) };
+        if succeeded == 0 {
+            // SAFETY: this reads a thread-local error code.
+            return match unsafe { GetLastError() } {
+                WAIT_TIMEOUT => Ok(Dequeued::TimedOut),
+                WAIT_IO_COMPLETION => Ok(Dequeued::TimerFired),
+                // The loop pauses and polls again after this one.
+                ERROR_NO_SYSTEM_RESOURCES => Err(io::Error::from_raw_os_error(sys::errno::NO_BUFFERS)),
+                code => Err(io::Error::from_raw_os_error(code as i32)),
+            };
+        }
+        // SAFETY: the system has written this many packets.
+        unsafe { packets.set_len(count as usize) };
+        Ok(match packets.len() {
+            BATCH => Dequeued::Full,
+            _ => Dequeued::All,
+        })
+    }
 }
 
 impl Notify for Port {
@@ -63,64 +95,4 @@ pub(super) enum Dequeued {
     TimedOut,
     /// With the timer's APC.
     TimerFired,
-}
-
-/// The packets dequeued last.
-pub(super) struct Batch {
-    entries: Box<[OVERLAPPED_ENTRY; BATCH]>,
-    len: usize,
-}
-
-impl Batch {
-    pub(super) fn new() -> Batch {
-        Batch {
-            // SAFETY: zeroes are valid entries: null pointers and numbers.
-            entries: Box::new(unsafe { std::mem::zeroed() }),
-            len: 0,
-        }
-    }
-
-    /// Waits for packets and dequeues up to a batch.
-    pub(super) fn dequeue(&mut self, port: &Port, milliseconds: u32, alertable: bool) -> io::Result<Dequeued> {
-        let mut count = 0;
-        let entries = self.entries.as_mut_ptr();
-        let port = port.0.as_raw_handle();
-        self.len = 0;
-        // SAFETY: the system writes at most `BATCH` entries, and the local; the port is open.
-        let succeeded = unsafe {
-            GetQueuedCompletionStatusEx(
-                port,
-                entries,
-                BATCH as u32,
-                &mut count,
-                milliseconds,
-                i32::from(alertable),
-            )
-        };
-        if succeeded == 0 {
-            // SAFETY: this reads a thread-local error code.
-            return match unsafe { GetLastError() } {
-                WAIT_TIMEOUT => Ok(Dequeued::TimedOut),
-                WAIT_IO_COMPLETION => Ok(Dequeued::TimerFired),
-                // The loop pauses and polls again after this one.
-                ERROR_NO_SYSTEM_RESOURCES => Err(io::Error::from_raw_os_error(sys::errno::NO_BUFFERS)),
-                code => Err(io::Error::from_raw_os_error(code as i32)),
-            };
-        }
-        self.len = count as usize;
-        Ok(match self.len {
-            BATCH => Dequeued::Full,
-            _ => Dequeued::All,
-        })
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
-    /// An OVERLAPPED, or null for a notification, and the number of bytes transferred.
-    pub(super) fn at(&self, index: usize) -> (*mut OVERLAPPED, u32) {
-        let entry = &self.entries[..self.len][index];
-        (entry.lpOverlapped, entry.dwNumberOfBytesTransferred)
-    }
 }

@@ -3,10 +3,8 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::windows::io::{AsRawSocket, FromRawSocket, OwnedSocket, RawSocket};
 
-use windows_sys::Win32::Foundation::{ERROR_IO_PENDING, ERROR_MORE_DATA};
 use windows_sys::Win32::Networking::WinSock::{
-    SO_REUSE_UNICASTPORT, SOCK_DGRAM, SOCKADDR_IN6, SOCKET, SOCKET_ERROR, WSA_IO_PENDING, WSAEINVAL, WSAGetLastError,
-    WSARecv,
+    SO_REUSE_UNICASTPORT, SOCK_DGRAM, SOCKADDR_IN6, SOCKET, WSAEINVAL, WSARecv,
 };
 use windows_sys::Win32::System::IO::OVERLAPPED;
 
@@ -14,21 +12,13 @@ use super::Iocp;
 use super::afd::Afd;
 use super::complete::set_socket_option;
 use super::overlapped::IocpScratch;
-use crate::driver::file_call::FileCall;
+use crate::driver::file_call::{FileCall, MORE_DATA, PENDING};
 use crate::driver::op::{Direction, FileOp, Medium, Op};
 use crate::driver::{self, Completion, OpId, OpResult, OsResult, Scratch, Start};
-use crate::sys::{self, Fd, IoVec, SocketKind, code_of, errno, handle, socket};
+use crate::sys::{self, Fd, IoVec, SocketKind, code_of, errno, handle, last_socket_code, socket};
 
 /// The space that AcceptEx requires for each address: 16 bytes more than the largest address.
 const ADDRESS_LEN: u32 = size_of::<SOCKADDR_IN6>() as u32 + 16;
-
-/// The immediate result of a call that starts an operation.
-pub(super) enum CallStatus {
-    /// The port will return the OVERLAPPED.
-    Pending,
-    /// The call has ended. It queues no packet if it failed, or if the handle skips the port on success.
-    Done(OsResult),
-}
 
 impl Iocp {
     /// Starts an operation.
@@ -85,27 +75,16 @@ impl Iocp {
             | Op::RecvVectored { .. }
             | Op::File(_) => {}
         }
-        // An AFD poll needs no association of the socket with the port, so the socket may be a foreign one.
-        if let Some(direction) = waits_for_readiness(op) {
-            // SAFETY: the caller's promise: the scratch is the operation's, and the kernel does not use it.
-            let status = unsafe {
-                let scratch = IocpScratch::prepare(scratch, id, op);
-                self.wait_for(scratch, fd, direction)
-            };
-            return match status {
-                Ok(_) => Start::Pending,
-                Err(code) => {
-                    self.in_flight.remove(id);
-                    done(Err(code))
-                }
-            };
-        }
-        let skips = match (self.fds.skips(&self.port, fd), op) {
-            (Ok(Some(skips)), _) => skips,
-            (Ok(None), Op::File(_)) => return Start::Blocking,
-            // A thread that reads an idle pipe could not be called back.
-            (Ok(None), _) => return done(Err(errno::NOT_SUPPORTED)),
-            (Err(error), _) => return done(Err(code_of(&error))),
+        let skips = match waits_for_readiness(op) {
+            // An AFD poll needs no association of the socket with the port, so the socket may be a foreign one.
+            Some(_) => false,
+            None => match (self.fds.skips(&self.port, fd), op) {
+                (Ok(Some(skips)), _) => skips,
+                (Ok(None), Op::File(_)) => return Start::Blocking,
+                // A thread that reads an idle pipe could not be called back.
+                (Ok(None), _) => return done(Err(errno::NOT_SUPPORTED)),
+                (Err(error), _) => return done(Err(code_of(&error))),
+            },
         };
         // SAFETY: the caller's promise: the scratch is the operation's, and the kernel does not use it.
         let scratch = unsafe { IocpScratch::prepare(scratch, id, op) };
@@ -115,29 +94,26 @@ impl Iocp {
         self.in_flight.insert(id, overlapped, handle(fd));
         // SAFETY: the caller's promise, and the scratch was just laid out.
         match unsafe { self.call(scratch) } {
-            Ok(CallStatus::Done(res)) if skips || res.is_err() => {
-                // SAFETY: the call has ended, and queues no packet.
-                match unsafe { self.finish(scratch, res) } {
-                    Some(op_result) => Start::Done(op_result),
-                    None => Start::Pending,
-                }
-            }
+            Err(PENDING) => Start::Pending,
             // A call that succeeded without skipping the port completes when its packet is dequeued.
-            Ok(CallStatus::Done(_) | CallStatus::Pending) => Start::Pending,
-            Err(code) => {
-                self.in_flight.remove(id);
-                done(Err(code))
-            }
+            Ok(_) if !skips => Start::Pending,
+            // SAFETY: the call has ended, and queues no packet.
+            res => match unsafe { self.finish(scratch, res) } {
+                Some(op_result) => Start::Done(op_result),
+                None => Start::Pending,
+            },
         }
     }
 
-    /// Makes the call for the operation that `scratch` is laid out for. An error means that the call was not made.
+    /// Makes the call for the operation that `scratch` is laid out for. [`PENDING`] means that the port will return the
+    /// OVERLAPPED. With any other result the call has ended, or was not made; it queues no packet if it failed, or if
+    /// the handle skips the port on success.
     ///
     /// # Safety
     ///
     /// `scratch` is that of an operation in flight, which owns it and its op's memory; the kernel uses neither. From
     /// now on the kernel owns both, until the port returns the OVERLAPPED or this reports the call's end.
-    pub(super) unsafe fn call(&mut self, scratch: *mut IocpScratch) -> Result<CallStatus, i32> {
+    pub(super) unsafe fn call(&mut self, scratch: *mut IocpScratch) -> OsResult {
         // SAFETY: the caller's promise.
         let (op, id, overlapped) = unsafe { (&*(*scratch).op, (*scratch).id, &raw mut (*scratch).overlapped) };
         let is_managed = matches!(op, Op::RecvManaged { .. }) && op.medium() == Some(Medium::Pipe);
@@ -145,14 +121,16 @@ impl Iocp {
         let mut buffer = buffer.transpose()?;
         // SAFETY: the caller's promise.
         if let Some(call) = unsafe { FileCall::of(op, buffer.as_mut()) } {
-            self.in_flight.hold_buffer(id, buffer);
+            if let Some(entry) = self.in_flight.entry(id) {
+                entry.buffer = buffer;
+            }
             // SAFETY: the caller's promise: the OVERLAPPED and the op's memory belong to the operation until it
             // completes; `in_flight` holds the buffer until then.
-            return Ok(match unsafe { call.issue(overlapped, std::ptr::null_mut()) } {
+            return match unsafe { call.issue(overlapped, std::ptr::null_mut()) } {
                 // A message that does not fit is a warning to the kernel, not an error, and queues a packet.
-                Err(code) if [ERROR_IO_PENDING, ERROR_MORE_DATA].contains(&(code as u32)) => CallStatus::Pending,
-                res => CallStatus::Done(res),
-            });
+                Err(MORE_DATA) => Err(PENDING),
+                res => res,
+            };
         }
         // SAFETY, for every call below: as above. Counts and flags are locals, which the system does not use after the
         // call.
@@ -162,13 +140,13 @@ impl Iocp {
             // SAFETY: see above.
             Op::Connect { fd, name } => unsafe { self.connect(overlapped, fd, &*name) },
             // SAFETY: see above.
-            Op::Recv { fd, ptr, len, .. } => Ok(unsafe { recv(overlapped, fd, &[IoVec { base: ptr, len }]) }),
+            Op::Recv { fd, ptr, len, .. } => unsafe { recv(overlapped, fd, &[IoVec { base: ptr, len }]) },
             // SAFETY: see above.
-            Op::RecvManaged { fd, .. } => Ok(unsafe { recv(overlapped, fd, &[IoVec::EMPTY]) }),
-            Op::RecvVectored { fd, slices, count, .. } => {
-                // SAFETY: see above.
-                Ok(unsafe { recv(overlapped, fd, std::slice::from_raw_parts(slices, count)) })
-            }
+            Op::RecvManaged { fd, .. } => unsafe { recv(overlapped, fd, &[IoVec::EMPTY]) },
+            // SAFETY: see above.
+            Op::RecvVectored { fd, slices, count, .. } => unsafe {
+                recv(overlapped, fd, std::slice::from_raw_parts(slices, count))
+            },
             Op::Send { .. }
             | Op::SendVectored { .. }
             | Op::SendMessage { .. }
@@ -187,9 +165,8 @@ impl Iocp {
     /// # Safety
     ///
     /// As for [`call`](Iocp::call).
-    unsafe fn accept(&mut self, scratch: *mut IocpScratch, fd: Fd) -> Result<CallStatus, i32> {
-        let accept = self.extensions.accept(socket(fd))?;
-        let Some(accept) = accept else {
+    unsafe fn accept(&mut self, scratch: *mut IocpScratch, fd: Fd) -> OsResult {
+        let Some(accept) = self.extensions.accept(socket(fd))? else {
             return Err(errno::NO_SYSTEM_CALL);
         };
         let accepted = socket_like(fd)?;
@@ -198,7 +175,9 @@ impl Iocp {
         let (overlapped, addresses, id) =
             unsafe { (&raw mut (*scratch).overlapped, &raw mut (*scratch).extra, (*scratch).id) };
         let new = accepted.as_raw_socket() as SOCKET;
-        self.in_flight.hold_socket(id, accepted);
+        if let Some(entry) = self.in_flight.entry(id) {
+            entry.socket = Some(accepted);
+        }
         // SAFETY: as above; `in_flight` holds the new socket until the operation completes.
         let result = unsafe {
             accept(
@@ -212,15 +191,14 @@ impl Iocp {
                 overlapped,
             )
         };
-        Ok(socket_status(if result == 0 { SOCKET_ERROR } else { 0 }, 0))
+        socket_result(result != 0, 0)
     }
 
     /// # Safety
     ///
     /// As for [`call`](Iocp::call).
-    unsafe fn connect(&mut self, overlapped: *mut OVERLAPPED, fd: Fd, name: &sys::Name) -> Result<CallStatus, i32> {
-        let connect = self.extensions.connect(socket(fd))?;
-        let Some(connect) = connect else {
+    unsafe fn connect(&mut self, overlapped: *mut OVERLAPPED, fd: Fd, name: &sys::Name) -> OsResult {
+        let Some(connect) = self.extensions.connect(socket(fd))? else {
             return Err(errno::NO_SYSTEM_CALL);
         };
         // ConnectEx needs a bound socket. SO_REUSE_UNICASTPORT lets connections to other peers share the local port;
@@ -247,13 +225,13 @@ impl Iocp {
                 overlapped,
             )
         };
-        Ok(socket_status(if result == 0 { SOCKET_ERROR } else { 0 }, 0))
+        socket_result(result != 0, 0)
     }
 
     /// # Safety
     ///
     /// As for [`call`](Iocp::call).
-    unsafe fn wait_for(&mut self, scratch: *mut IocpScratch, fd: Fd, direction: Direction) -> Result<CallStatus, i32> {
+    unsafe fn wait_for(&mut self, scratch: *mut IocpScratch, fd: Fd, direction: Direction) -> OsResult {
         let afd = match &self.afd {
             Some(afd) => afd,
             None => {
@@ -266,7 +244,7 @@ impl Iocp {
         // CancelIoEx needs the device's handle, not the socket's.
         self.in_flight.insert(id, overlapped, afd.handle());
         // SAFETY: the caller's promise.
-        unsafe { afd.poll(scratch, fd, direction) }.map(|()| CallStatus::Pending)
+        unsafe { afd.poll(scratch, fd, direction) }.and(Err(PENDING))
     }
 }
 
@@ -304,26 +282,22 @@ fn socket_like(listener: Fd) -> Result<OwnedSocket, i32> {
     Ok(unsafe { OwnedSocket::from_raw_socket(fd as RawSocket) })
 }
 
-/// The result of a Winsock call.
-fn socket_status(result: i32, count: u32) -> CallStatus {
-    if result != SOCKET_ERROR {
-        return CallStatus::Done(Ok(count));
-    }
-    // SAFETY: this reads a thread-local error code.
-    match unsafe { WSAGetLastError() } {
-        WSA_IO_PENDING => CallStatus::Pending,
-        code => CallStatus::Done(Err(code)),
+/// The result of a Winsock call: [`PENDING`] is also Winsock's code for a call in flight.
+fn socket_result(has_succeeded: bool, count: u32) -> OsResult {
+    match has_succeeded {
+        true => Ok(count),
+        false => Err(last_socket_code()),
     }
 }
 
 /// # Safety
 ///
 /// The OVERLAPPED and the memory of the slices belong to an operation until it completes.
-unsafe fn recv(overlapped: *mut OVERLAPPED, fd: Fd, slices: &[IoVec]) -> CallStatus {
+unsafe fn recv(overlapped: *mut OVERLAPPED, fd: Fd, slices: &[IoVec]) -> OsResult {
     let (mut count, mut flags) = (0, 0);
     // SAFETY: the caller's promise; the call copies the list of buffers.
     let result = sys::with_buffers(slices, |buffers, len| unsafe {
         WSARecv(socket(fd), buffers, len, &mut count, &mut flags, overlapped, None)
     });
-    socket_status(result, count)
+    socket_result(result == 0, count)
 }

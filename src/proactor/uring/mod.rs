@@ -165,16 +165,14 @@ impl Uring {
     /// The one system call: submits the whole ring, runs deferred completions, and blocks as `wait` says.
     fn enter(&mut self, wait: Wait) -> io::Result<()> {
         self.counters.enters += 1;
-        let (to_submit, overflowed) = {
-            let submission = self.ring.submission();
-            (submission.len() as u32, submission.cq_overflow())
-        };
-        if overflowed {
-            self.counters.overflows += 1;
-        }
+        let submission = self.ring.submission();
+        let to_submit = submission.len() as u32;
+        self.counters.overflows += u64::from(submission.cq_overflow());
+        drop(submission);
         let mut flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
         let sleeps = matches!(wait, Wait::Until(_) | Wait::Forever);
-        let mut time = types::Timespec::new();
+        let time;
+        let mut args = types::SubmitArgs::new();
         if let Wait::Until(deadline) = wait {
             // The kernel's clock is a signed 64-bit count of nanoseconds: 292 years.
             let deadline = deadline.min(Instant::from_origin(MAX_WAIT));
@@ -185,14 +183,11 @@ impl Uring {
                 deadline - sys::monotonic()
             };
             time = types::Timespec::from(until);
+            args = args.timespec(&time);
         }
         if sleeps && self.features.no_iowait {
             flags |= EnterFlags::NO_IOWAIT;
         }
-        let args = match wait {
-            Wait::Until(_) => types::SubmitArgs::new().timespec(&time),
-            Wait::No | Wait::Poll | Wait::Forever => types::SubmitArgs::new(),
-        };
         // SAFETY: `EXT_ARG` says that the argument is a `SubmitArgs`, which outlives the call, as does its timespec.
         let entered = unsafe {
             self.ring
@@ -252,11 +247,8 @@ impl Uring {
 
     /// Signals the outer loop if work is left: `poll` may have cleared the signal for it together with earlier ones.
     fn notify_outer_loop(&mut self) {
-        if self.notifier.outer.get().is_some()
-            && !self.is_idle()
-            && let Some(outer) = self.notifier.outer.get()
-        {
-            outer.signal();
+        if self.notifier.outer.get().is_some() && !self.is_idle() {
+            self.notifier.signal_outer();
         }
     }
 
@@ -444,7 +436,7 @@ unsafe impl Driver for Uring {
         if let Some(outer) = self.notifier.outer.get() {
             return Ok(outer.number());
         }
-        let outer = EventFd::for_outer_loop()?;
+        let outer = EventFd::new(libc::EFD_NONBLOCK)?;
         self.ring
             .submitter()
             .register_eventfd(outer.number())

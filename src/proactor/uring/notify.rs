@@ -11,81 +11,72 @@ use std::sync::OnceLock;
 use io_uring::{opcode, squeue, types};
 
 use crate::driver::Notify;
-use crate::sys::Fd;
+use crate::sys::{Fd, context};
 
 /// The part of the driver that other threads share.
 pub(super) struct Notifier {
     /// The ring has a read of it in flight.
     pub(super) eventfd: EventFd,
-    /// The eventfd for an outer loop, created by `Driver::descriptor`.
+    /// The eventfd for an outer loop, created by `Driver::descriptor`. The kernel signals it when an operation completes.
     pub(super) outer: OnceLock<EventFd>,
 }
 
 impl Notifier {
     pub(super) fn new() -> io::Result<Notifier> {
         Ok(Notifier {
-            eventfd: EventFd::new()?,
+            eventfd: EventFd::new(0)?,
             outer: OnceLock::new(),
         })
     }
-}
 
-impl Notify for Notifier {
-    fn notify(&self) {
-        self.eventfd.signal();
+    pub(super) fn signal_outer(&self) {
         if let Some(outer) = self.outer.get() {
             outer.signal();
         }
     }
 }
 
-pub(super) struct EventFd {
-    fd: OwnedFd,
+impl Notify for Notifier {
+    fn notify(&self) {
+        self.eventfd.signal();
+        self.signal_outer();
+    }
 }
 
-impl EventFd {
-    pub(super) fn new() -> io::Result<EventFd> {
-        EventFd::with_flags(libc::EFD_CLOEXEC)
-    }
+pub(super) struct EventFd(OwnedFd);
 
-    fn with_flags(flags: libc::c_int) -> io::Result<EventFd> {
+impl EventFd {
+    /// Creates an eventfd, close-on-exec, with these further flags.
+    pub(super) fn new(flags: libc::c_int) -> io::Result<EventFd> {
         // SAFETY: eventfd(2) touches no memory of ours.
-        let fd = unsafe { libc::eventfd(0, flags) };
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | flags) };
         if fd < 0 {
-            return Err(crate::sys::context(
-                "cannot get a descriptor for the loop's eventfd",
-                io::Error::last_os_error(),
-            ));
+            let error = io::Error::last_os_error();
+            return Err(context("cannot get a descriptor for the loop's eventfd", error));
         }
         // SAFETY: the descriptor is new, and nothing else owns it.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(EventFd { fd })
-    }
-
-    /// An eventfd for an outer loop, which the kernel signals when an operation completes.
-    pub(super) fn for_outer_loop() -> io::Result<EventFd> {
-        EventFd::with_flags(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)
+        Ok(EventFd(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
     pub(super) fn number(&self) -> Fd {
-        self.fd.as_raw_fd()
+        self.0.as_raw_fd()
     }
 
     /// Resets the counter.
     pub(super) fn clear(&self) {
         let mut count = 0u64;
         // SAFETY: the kernel writes eight bytes into the local. The only error is EAGAIN: the counter is zero already.
-        unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut count).cast(), 8) };
+        unsafe { libc::read(self.number(), (&raw mut count).cast(), 8) };
     }
 
     /// A read that completes when the eventfd is written to, and resets it.
     pub(super) fn read_into(&self, count: &mut u64) -> squeue::Entry {
-        opcode::Read::new(types::Fd(self.fd.as_raw_fd()), (&raw mut *count).cast(), 8).build()
+        opcode::Read::new(types::Fd(self.number()), (&raw mut *count).cast(), 8).build()
     }
 
     pub(super) fn signal(&self) {
         let one = 1u64.to_ne_bytes();
         // SAFETY: the kernel reads eight bytes of a local array. The only error is a full counter, which also wakes.
-        unsafe { libc::write(self.fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        unsafe { libc::write(self.number(), one.as_ptr().cast(), one.len()) };
     }
 }

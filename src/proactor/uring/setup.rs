@@ -85,6 +85,13 @@ pub(super) fn open(settings: &Settings) -> io::Result<(IoUring, Features)> {
     if settings.plain_ring {
         return Ok((ring, Features::default()));
     }
+    let paths = [
+        opcode::RenameAt::CODE,
+        opcode::UnlinkAt::CODE,
+        opcode::MkDirAt::CODE,
+        opcode::SymlinkAt::CODE,
+        opcode::LinkAt::CODE,
+    ];
     let features = Features {
         defer_taskrun,
         taskrun_flag,
@@ -95,20 +102,10 @@ pub(super) fn open(settings: &Settings) -> io::Result<(IoUring, Features)> {
         // registered shows at the first managed read.
         buffer_ring: probe.is_supported(opcode::Socket::CODE),
         poll_first: probe.is_supported(opcode::Socket::CODE),
-        paths: path_opcodes().into_iter().all(|code| probe.is_supported(code)),
+        paths: paths.into_iter().all(|code| probe.is_supported(code)),
         truncate: probe.is_supported(opcode::Ftruncate::CODE),
     };
     Ok((ring, features))
-}
-
-fn path_opcodes() -> [u8; 5] {
-    [
-        opcode::RenameAt::CODE,
-        opcode::UnlinkAt::CODE,
-        opcode::MkDirAt::CODE,
-        opcode::SymlinkAt::CODE,
-        opcode::LinkAt::CODE,
-    ]
 }
 
 /// Tries the setups from best to plain. A kernel that does not know a flag returns EINVAL.
@@ -117,25 +114,18 @@ fn build(settings: &Settings) -> io::Result<(IoUring, bool, bool)> {
     let completions = settings.completion_entries.unwrap_or(entries.saturating_mul(4));
     let mut builder = IoUring::builder();
     builder.setup_clamp().setup_cqsize(completions).dontfork();
-    if settings.plain_ring {
-        return builder.build(entries).map(|ring| (ring, false, false));
-    }
-    let unknown = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
-
-    let mut best = builder.clone();
-    best.setup_submit_all()
-        .setup_single_issuer()
-        .setup_defer_taskrun()
-        .setup_taskrun_flag();
-    match best.build(entries) {
-        Err(error) if unknown(&error) => {}
-        result => return result.map(|ring| (ring, true, true)),
-    }
-    let mut middling = builder.clone();
-    middling.setup_submit_all().setup_coop_taskrun().setup_taskrun_flag();
-    match middling.build(entries) {
-        Err(error) if unknown(&error) => {}
-        result => return result.map(|ring| (ring, false, true)),
+    let better: &[bool] = if settings.plain_ring { &[] } else { &[true, false] };
+    for &defer_taskrun in better {
+        let mut builder = builder.clone();
+        builder.setup_submit_all().setup_taskrun_flag();
+        match defer_taskrun {
+            true => builder.setup_single_issuer().setup_defer_taskrun(),
+            false => builder.setup_coop_taskrun(),
+        };
+        match builder.build(entries) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+            result => return result.map(|ring| (ring, defer_taskrun, true)),
+        }
     }
     builder.build(entries).map(|ring| (ring, false, false))
 }

@@ -1,7 +1,5 @@
 //! Converts an op to a submission. One arm per op and no wildcard: a new op does not compile until it has an arm.
 
-use std::mem::MaybeUninit;
-
 use io_uring::{opcode, squeue, types};
 
 use super::buffers;
@@ -10,13 +8,8 @@ use crate::driver::op::{CURRENT, Direction, FileOp, Medium, Op};
 use crate::driver::{OpId, SCRATCH_LEN, Scratch};
 use crate::sys::{self, IoVec};
 
-/// How this driver lays out an operation's scratch.
-#[repr(C)]
-struct UringScratch {
-    message: MaybeUninit<libc::msghdr>,
-}
-
-const _: () = assert!(size_of::<UringScratch>() <= SCRATCH_LEN && align_of::<UringScratch>() <= align_of::<Scratch>());
+// An operation's scratch holds a message header.
+const _: () = assert!(size_of::<libc::msghdr>() <= SCRATCH_LEN && align_of::<libc::msghdr>() <= align_of::<Scratch>());
 
 /// A write to a closed connection returns EPIPE instead of raising SIGPIPE.
 const NO_SIGNAL: i32 = libc::MSG_NOSIGNAL;
@@ -70,30 +63,24 @@ pub(super) fn socket_entry(op: &Op, id: OpId, features: &Features) -> Option<squ
 ///
 /// The memory that `op` points to and `scratch` belong to the operation until it completes.
 pub(super) unsafe fn entry(op: &Op, scratch: *mut Scratch, features: &Features) -> Option<squeue::Entry> {
-    let scratch = scratch.cast::<UringScratch>();
+    // An operation without a descriptor names a path.
+    let fd = types::Fd(op.fd().unwrap_or(libc::AT_FDCWD));
+    let none: *mut u8 = std::ptr::null_mut();
     let entry = match *op {
-        Op::Accept { fd } => {
+        Op::Accept { .. } => {
             let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-            let none = std::ptr::null_mut();
-            opcode::Accept::new(types::Fd(fd), none, none.cast())
-                .flags(flags)
-                .build()
+            opcode::Accept::new(fd, none.cast(), none.cast()).flags(flags).build()
         }
-        Op::Connect { fd, name } => {
+        Op::Connect { name, .. } => {
             // SAFETY: the operation owns the name.
             let (ptr, len) = unsafe { ((*name).as_ptr(), (*name).len()) };
-            opcode::Connect::new(types::Fd(fd), ptr, len).build()
+            opcode::Connect::new(fd, ptr, len).build()
         }
-        Op::Recv {
-            fd, medium, ptr, len, ..
-        } => match medium {
-            Medium::Tcp | Medium::Unix => opcode::Recv::new(types::Fd(fd), ptr, len as u32).build(),
-            Medium::Pipe => opcode::Read::new(types::Fd(fd), ptr, len as u32)
-                .offset(CURRENT)
-                .build(),
+        Op::Recv { medium, ptr, len, .. } => match medium {
+            Medium::Tcp | Medium::Unix => opcode::Recv::new(fd, ptr, len as u32).build(),
+            Medium::Pipe => opcode::Read::new(fd, ptr, len as u32).offset(CURRENT).build(),
         },
-        Op::RecvManaged { fd, medium, .. } => {
-            let (fd, none) = (types::Fd(fd), std::ptr::null_mut());
+        Op::RecvManaged { medium, .. } => {
             let entry = match medium {
                 Medium::Tcp | Medium::Unix => opcode::Recv::new(fd, none, 0).buf_group(buffers::GROUP).build(),
                 Medium::Pipe => opcode::Read::new(fd, none, 0)
@@ -104,114 +91,86 @@ pub(super) unsafe fn entry(op: &Op, scratch: *mut Scratch, features: &Features) 
             entry.flags(squeue::Flags::BUFFER_SELECT)
         }
         Op::RecvVectored {
-            fd,
-            medium,
-            slices,
-            count,
+            medium, slices, count, ..
         } => match medium {
             Medium::Tcp | Medium::Unix => {
                 // SAFETY: the scratch is ours to write.
                 let message = unsafe { message(scratch, slices, count) };
-                opcode::RecvMsg::new(types::Fd(fd), message).build()
+                opcode::RecvMsg::new(fd, message).build()
             }
-            Medium::Pipe => opcode::Readv::new(types::Fd(fd), slices.cast(), count as u32)
+            Medium::Pipe => opcode::Readv::new(fd, slices.cast(), count as u32)
                 .offset(CURRENT)
                 .build(),
         },
         // Without MSG_WAITALL: with it the kernel continues a short send by itself, and if the peer then resets,
         // reports the count so far and swallows the reset.
-        Op::Send { fd, medium, ptr, len } => match medium {
-            Medium::Tcp | Medium::Unix => opcode::Send::new(types::Fd(fd), ptr, len as u32)
-                .flags(NO_SIGNAL)
-                .build(),
-            Medium::Pipe => opcode::Write::new(types::Fd(fd), ptr, len as u32)
-                .offset(CURRENT)
-                .build(),
+        Op::Send { medium, ptr, len, .. } => match medium {
+            Medium::Tcp | Medium::Unix => opcode::Send::new(fd, ptr, len as u32).flags(NO_SIGNAL).build(),
+            Medium::Pipe => opcode::Write::new(fd, ptr, len as u32).offset(CURRENT).build(),
         },
         Op::SendVectored {
-            fd,
-            medium,
-            slices,
-            count,
+            medium, slices, count, ..
         } => match medium {
             Medium::Tcp | Medium::Unix => {
                 // SAFETY: the scratch is ours to write.
                 let message = unsafe { message(scratch, slices, count) };
-                opcode::SendMsg::new(types::Fd(fd), message)
-                    .flags(NO_SIGNAL as u32)
-                    .build()
+                opcode::SendMsg::new(fd, message).flags(NO_SIGNAL as u32).build()
             }
-            Medium::Pipe => opcode::Writev::new(types::Fd(fd), slices.cast(), count as u32)
+            Medium::Pipe => opcode::Writev::new(fd, slices.cast(), count as u32)
                 .offset(CURRENT)
                 .build(),
         },
-        Op::RecvMessage { fd, message } => opcode::RecvMsg::new(types::Fd(fd), message.cast())
+        Op::RecvMessage { message, .. } => opcode::RecvMsg::new(fd, message.cast())
             .flags(sys::RECEIVE_FLAGS as u32)
             .build(),
-        Op::RecvMessageManaged { fd, message } => opcode::RecvMsg::new(types::Fd(fd), message.cast())
+        Op::RecvMessageManaged { message, .. } => opcode::RecvMsg::new(fd, message.cast())
             .flags(sys::RECEIVE_FLAGS as u32)
             .buf_group(buffers::GROUP)
             .build()
             .flags(squeue::Flags::BUFFER_SELECT),
-        Op::SendMessage { fd, at_once, message } => {
-            let flags = if at_once {
-                NO_SIGNAL | libc::MSG_DONTWAIT
-            } else {
-                NO_SIGNAL
-            };
-            opcode::SendMsg::new(types::Fd(fd), message.cast())
-                .flags(flags as u32)
-                .build()
+        Op::SendMessage { at_once, message, .. } => {
+            let flags = NO_SIGNAL | if at_once { libc::MSG_DONTWAIT } else { 0 };
+            opcode::SendMsg::new(fd, message.cast()).flags(flags as u32).build()
         }
-        Op::Readiness { fd, direction } => {
+        Op::Readiness { direction, .. } => {
             let events = match direction {
                 Direction::Read => libc::POLLIN,
                 Direction::Write => libc::POLLOUT,
             };
-            opcode::PollAdd::new(types::Fd(fd), events as u32).build()
+            opcode::PollAdd::new(fd, events as u32).build()
         }
-        Op::File(op) => return file_entry(op, features),
+        Op::File(op) => return file_entry(op, fd, features),
     };
     Some(entry)
 }
 
 /// The submission for a file operation; `None` if this kernel has none for it.
-fn file_entry(op: FileOp, features: &Features) -> Option<squeue::Entry> {
+fn file_entry(op: FileOp, fd: types::Fd, features: &Features) -> Option<squeue::Entry> {
     let here = types::Fd(libc::AT_FDCWD);
     let entry = match op {
         FileOp::Open { path, flags, mode } => opcode::OpenAt::new(here, path)
             .flags(flags | libc::O_CLOEXEC)
             .mode(mode)
             .build(),
-        FileOp::ReadAt { fd, ptr, len, offset } => {
-            opcode::Read::new(types::Fd(fd), ptr, len as u32).offset(offset).build()
-        }
+        FileOp::ReadAt { ptr, len, offset, .. } => opcode::Read::new(fd, ptr, len as u32).offset(offset).build(),
         FileOp::ReadVectoredAt {
-            fd,
-            slices,
-            count,
-            offset,
-        } => opcode::Readv::new(types::Fd(fd), slices.cast(), count as u32)
+            slices, count, offset, ..
+        } => opcode::Readv::new(fd, slices.cast(), count as u32)
             .offset(offset)
             .build(),
-        FileOp::WriteAt { fd, ptr, len, offset } => opcode::Write::new(types::Fd(fd), ptr, len as u32)
-            .offset(offset)
-            .build(),
+        FileOp::WriteAt { ptr, len, offset, .. } => opcode::Write::new(fd, ptr, len as u32).offset(offset).build(),
         FileOp::WriteVectoredAt {
-            fd,
-            slices,
-            count,
-            offset,
-        } => opcode::Writev::new(types::Fd(fd), slices.cast(), count as u32)
+            slices, count, offset, ..
+        } => opcode::Writev::new(fd, slices.cast(), count as u32)
             .offset(offset)
             .build(),
-        FileOp::Sync { fd, data_only } => {
+        FileOp::Sync { data_only, .. } => {
             let flags = if data_only {
                 types::FsyncFlags::DATASYNC
             } else {
                 types::FsyncFlags::empty()
             };
-            opcode::Fsync::new(types::Fd(fd)).flags(flags).build()
+            opcode::Fsync::new(fd).flags(flags).build()
         }
         FileOp::Stat { fd, path, follow, out } => {
             let (fd, path, flags) = sys::stat_arguments(fd, path, follow);
@@ -220,9 +179,9 @@ fn file_entry(op: FileOp, features: &Features) -> Option<squeue::Entry> {
                 .mask(sys::STAT_MASK)
                 .build()
         }
-        FileOp::Truncate { fd, len } if features.truncate => opcode::Ftruncate::new(types::Fd(fd), len).build(),
+        FileOp::Truncate { len, .. } if features.truncate => opcode::Ftruncate::new(fd, len).build(),
         FileOp::Truncate { .. } => return None,
-        FileOp::Allocate { fd, offset, len } => opcode::Fallocate::new(types::Fd(fd), len).offset(offset).build(),
+        FileOp::Allocate { offset, len, .. } => opcode::Fallocate::new(fd, len).offset(offset).build(),
         FileOp::Rename { .. }
         | FileOp::Remove { .. }
         | FileOp::MakeDir { .. }
@@ -249,12 +208,9 @@ fn file_entry(op: FileOp, features: &Features) -> Option<squeue::Entry> {
 /// # Safety
 ///
 /// The scratch and the slices belong to the operation.
-unsafe fn message(scratch: *mut UringScratch, slices: *const IoVec, count: usize) -> *mut libc::msghdr {
-    let header = sys::message(slices, count);
-    // SAFETY: the caller's promise: the scratch is ours to write.
-    unsafe {
-        let message = (&raw mut (*scratch).message).cast::<libc::msghdr>();
-        message.write(header);
-        message
-    }
+unsafe fn message(scratch: *mut Scratch, slices: *const IoVec, count: usize) -> *mut libc::msghdr {
+    let message = scratch.cast::<libc::msghdr>();
+    // SAFETY: the caller's promise; it fits, as asserted above.
+    unsafe { message.write(sys::message(slices, count)) };
+    message
 }

@@ -15,21 +15,18 @@ use std::ffi::c_void;
 use std::os::windows::io::{AsRawHandle, OwnedHandle};
 use std::sync::{Arc, Mutex};
 
-use windows_sys::Win32::Foundation::{ERROR_IO_PENDING, ERROR_MORE_DATA, HANDLE};
+use windows_sys::Win32::Foundation::HANDLE;
 use windows_sys::Win32::System::IO::{CancelIoEx, GetOverlappedResult, OVERLAPPED};
 use windows_sys::Win32::System::Threading::{
     INFINITE, RegisterWaitForSingleObject, UnregisterWaitEx, WT_EXECUTEINWAITTHREAD, WT_EXECUTEONLYONCE,
 };
 
-use crate::driver::file_call::FileCall;
+use crate::driver::file_call::{FileCall, MORE_DATA, PENDING};
 use crate::driver::op::{Direction, Medium, Op};
 use crate::driver::pool::{PoolBuffer, ProvidedPool};
 use crate::driver::{Completion, DriverCounters, Notify, OpId, OpResult, OsResult, SCRATCH_LEN, Scratch, Start};
 use crate::reactor::poller::Notifier;
-use crate::sys::{code_of, errno, handle, last_code, lock, new_event};
-
-const PENDING: i32 = ERROR_IO_PENDING as i32;
-const MORE_DATA: i32 = ERROR_MORE_DATA as i32;
+use crate::sys::{code_of, errno, handle, last_code, lock, new_event, transferred};
 
 /// How many events are kept for later calls.
 const MAX_SPARE_EVENTS: usize = 16;
@@ -204,29 +201,22 @@ impl Pipes {
 
     /// A call's event is set. `None` if the call is made again.
     fn finish(&mut self, id: OpId, pending: PendingCall) -> Option<OpResult> {
-        let PendingCall {
-            call,
-            overlapped,
-            buffer,
-            event,
-            wait,
-            cancelled,
-        } = pending;
+        let (call, overlapped) = (pending.call, pending.overlapped);
         // SAFETY: the wait was for one callback, which has run; nothing else uses the wait's handle. If the callback
         // has not yet returned, the system frees the wait when it does.
-        unsafe { UnregisterWaitEx(wait, std::ptr::null_mut()) };
+        unsafe { UnregisterWaitEx(pending.wait, std::ptr::null_mut()) };
         // SAFETY: the operation has not completed, so its scratch is valid. The event is set, so this does not block.
         let res = match unsafe { result_of(call, overlapped) } {
             // The writer wrote zero bytes; this is not the end of the pipe.
-            Ok(0) if call.direction == Direction::Read && !cancelled => {
+            Ok(0) if call.direction == Direction::Read && !pending.cancelled => {
                 // SAFETY: as `start`'s caller promised; the operation has not completed yet.
-                return unsafe { self.start_call(id, call, buffer, event, overlapped) };
+                return unsafe { self.start_call(id, call, pending.buffer, pending.event, overlapped) };
             }
             Ok(0) if call.direction == Direction::Read => Err(errno::CANCELED),
             res => FileCall::normalize(call.direction, res),
         };
-        self.recycle(event);
-        Some(PoolBuffer::report(buffer, res))
+        self.recycle(pending.event);
+        Some(PoolBuffer::report(pending.buffer, res))
     }
 }
 
@@ -243,11 +233,10 @@ impl Drop for Pipes {
 unsafe extern "system" fn on_event(context: *mut c_void, _timed_out: bool) {
     // SAFETY: `start_call` made the context for this callback, which runs once.
     let WaitContext { done, id } = *unsafe { Box::from_raw(context.cast::<WaitContext>()) };
-    let is_first = {
-        let mut ids = lock(&done.ids);
-        ids.push(id);
-        ids.len() == 1
-    };
+    let mut ids = lock(&done.ids);
+    ids.push(id);
+    let is_first = ids.len() == 1;
+    drop(ids);
     // Otherwise an earlier callback has woken the loop, which has not taken the ids yet.
     if is_first {
         done.notifier.notify();
@@ -286,12 +275,9 @@ unsafe fn issue(call: FileCall, event: &OwnedHandle, overlapped: *mut OVERLAPPED
 unsafe fn result_of(call: FileCall, overlapped: *const OVERLAPPED) -> OsResult {
     let mut count = 0;
     // SAFETY: the caller's promise.
-    match unsafe { GetOverlappedResult(handle(call.fd), overlapped, &mut count, 1) } {
-        0 => match last_code() {
-            // A message that is longer than the buffer; the next read returns the rest.
-            MORE_DATA => Ok(call.len),
-            code => Err(code),
-        },
-        _ => Ok(count),
+    let succeeded = unsafe { GetOverlappedResult(handle(call.fd), overlapped, &mut count, 1) };
+    match transferred(succeeded, count) {
+        Err(MORE_DATA) => Ok(call.len),
+        res => res,
     }
 }

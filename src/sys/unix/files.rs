@@ -1,11 +1,6 @@
 //! Operations on files and paths, which block until they are done, and a file's metadata.
 //!
 //! They return `None` only on a descriptor that another holder has made non-blocking.
-//!
-//! # Safety
-//!
-//! The unsafe functions require that paths end in NUL, and that buffers and slices are valid, of the given length and
-//! not used otherwise until the call returns.
 
 use std::ffi::CString;
 use std::io::{self, SeekFrom};
@@ -15,8 +10,8 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::sockets::attempt;
-use super::{Fd, IoVec, PathChar, errno};
-use crate::sys::{CURRENT, OpenFlags, OsResult};
+use super::{Fd, errno};
+use crate::sys::{CURRENT, FileOp, OpenFlags, OsResult};
 
 /// A path, ending in NUL.
 pub(crate) type KernelPath = CString;
@@ -68,105 +63,66 @@ const DIRECT: Option<i32> = Some(libc::O_DIRECT);
 #[cfg(not(any(target_os = "linux", target_os = "freebsd")))]
 const DIRECT: Option<i32> = None;
 
-/// Opens a file, close-on-exec, and returns its descriptor.
-pub(crate) unsafe fn open(path: *const PathChar, flags: i32, mode: u32) -> Option<OsResult> {
-    let flags = flags | libc::O_CLOEXEC;
-    // SAFETY: the caller's promise.
-    attempt(|| unsafe { libc::open(path, flags, mode as libc::c_uint) } as libc::ssize_t)
-}
-
-/// Reads at `offset`, or at the file's position if that is [`CURRENT`].
-pub(crate) unsafe fn read_at(fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> Option<OsResult> {
-    match offset {
-        // SAFETY: the caller's promise.
-        CURRENT => attempt(|| unsafe { libc::read(fd, ptr.cast(), len) }),
-        // SAFETY: the caller's promise.
-        _ => attempt(|| unsafe { libc::pread(fd, ptr.cast(), len, offset as libc::off_t) }),
-    }
-}
-
-/// [`read_at`] into several buffers in order.
-pub(crate) unsafe fn read_vectored_at(fd: Fd, slices: *const IoVec, count: usize, offset: u64) -> Option<OsResult> {
-    let (slices, count) = (slices.cast::<libc::iovec>(), count as libc::c_int);
-    match offset {
-        // SAFETY: the caller's promise.
-        CURRENT => attempt(|| unsafe { libc::readv(fd, slices, count) }),
-        // SAFETY: the caller's promise.
-        _ => attempt(|| unsafe { libc::preadv(fd, slices, count, offset as libc::off_t) }),
-    }
-}
-
-/// Writes at `offset`, or at the file's position if that is [`CURRENT`].
-pub(crate) unsafe fn write_at(fd: Fd, ptr: *const u8, len: usize, offset: u64) -> Option<OsResult> {
-    match offset {
-        // SAFETY: the caller's promise.
-        CURRENT => attempt(|| unsafe { libc::write(fd, ptr.cast(), len) }),
-        // SAFETY: the caller's promise.
-        _ => attempt(|| unsafe { libc::pwrite(fd, ptr.cast(), len, offset as libc::off_t) }),
-    }
-}
-
-/// [`write_at`] from several buffers in order.
-pub(crate) unsafe fn write_vectored_at(fd: Fd, slices: *const IoVec, count: usize, offset: u64) -> Option<OsResult> {
-    let (slices, count) = (slices.cast::<libc::iovec>(), count as libc::c_int);
-    match offset {
-        // SAFETY: the caller's promise.
-        CURRENT => attempt(|| unsafe { libc::writev(fd, slices, count) }),
-        // SAFETY: the caller's promise.
-        _ => attempt(|| unsafe { libc::pwritev(fd, slices, count, offset as libc::off_t) }),
-    }
-}
-
-/// Waits until written data is on the disk.
-pub(crate) fn sync(fd: Fd, data_only: bool) -> Option<OsResult> {
-    attempt(|| sync_now(fd, data_only) as libc::ssize_t)
-}
-
-/// Reads the metadata of `path`, or of `fd` if that is null.
-pub(crate) unsafe fn stat(fd: Fd, path: *const PathChar, follow: bool, out: *mut Stat) -> Option<OsResult> {
-    // SAFETY: the caller's promise.
-    attempt(|| unsafe { stat_now(fd, path, follow, out) } as libc::ssize_t)
-}
-
-/// Sets a file's length.
-pub(crate) fn truncate(fd: Fd, len: u64) -> Option<OsResult> {
-    // SAFETY: the call touches no memory of ours.
-    attempt(|| unsafe { libc::ftruncate(fd, len as libc::off_t) } as libc::ssize_t)
-}
-
-/// Renames a file or directory.
-pub(crate) unsafe fn rename(from: *const PathChar, to: *const PathChar) -> Option<OsResult> {
-    // SAFETY: the caller's promise.
-    attempt(|| unsafe { libc::rename(from, to) } as libc::ssize_t)
-}
-
-/// Removes a file or an empty directory.
-pub(crate) unsafe fn remove(path: *const PathChar, is_dir: bool) -> Option<OsResult> {
-    // SAFETY: the caller's promise.
-    attempt(|| unsafe { if is_dir { libc::rmdir(path) } else { libc::unlink(path) } } as libc::ssize_t)
-}
-
-/// Creates a directory.
-pub(crate) unsafe fn make_dir(path: *const PathChar, mode: u32) -> Option<OsResult> {
-    // SAFETY: the caller's promise.
-    attempt(|| unsafe { libc::mkdir(path, mode as libc::mode_t) } as libc::ssize_t)
-}
-
-/// Creates a hard link.
-pub(crate) unsafe fn hard_link(from: *const PathChar, to: *const PathChar) -> Option<OsResult> {
+/// Carries out a file operation.
+///
+/// # Safety
+///
+/// Paths end in NUL. Buffers and slices are valid, of the given length and not used otherwise until this returns.
+pub(crate) unsafe fn perform(op: FileOp) -> Option<OsResult> {
     let here = libc::AT_FDCWD;
-    // SAFETY: the caller's promise.
-    attempt(|| unsafe { libc::linkat(here, from, here, to, 0) } as libc::ssize_t)
+    // SAFETY: the caller's promise; calls without a pointer touch no memory of ours.
+    unsafe {
+        match op {
+            FileOp::Open { path, flags, mode } => {
+                attempt_plain(|| libc::open(path, flags | libc::O_CLOEXEC, mode as libc::c_uint))
+            }
+            FileOp::ReadAt { fd, ptr, len, offset } => match offset {
+                CURRENT => attempt(|| libc::read(fd, ptr.cast(), len)),
+                _ => attempt(|| libc::pread(fd, ptr.cast(), len, offset as libc::off_t)),
+            },
+            FileOp::ReadVectoredAt {
+                fd,
+                slices,
+                count,
+                offset,
+            } => match offset {
+                CURRENT => attempt(|| libc::readv(fd, slices.cast(), count as libc::c_int)),
+                _ => attempt(|| libc::preadv(fd, slices.cast(), count as libc::c_int, offset as libc::off_t)),
+            },
+            FileOp::WriteAt { fd, ptr, len, offset } => match offset {
+                CURRENT => attempt(|| libc::write(fd, ptr.cast(), len)),
+                _ => attempt(|| libc::pwrite(fd, ptr.cast(), len, offset as libc::off_t)),
+            },
+            FileOp::WriteVectoredAt {
+                fd,
+                slices,
+                count,
+                offset,
+            } => match offset {
+                CURRENT => attempt(|| libc::writev(fd, slices.cast(), count as libc::c_int)),
+                _ => attempt(|| libc::pwritev(fd, slices.cast(), count as libc::c_int, offset as libc::off_t)),
+            },
+            FileOp::Sync { fd, data_only } => attempt_plain(|| sync(fd, data_only)),
+            FileOp::Stat { fd, path, follow, out } => attempt_plain(|| stat(fd, path, follow, out)),
+            FileOp::Truncate { fd, len } => attempt_plain(|| libc::ftruncate(fd, len as libc::off_t)),
+            FileOp::Allocate { fd, offset, len } => allocate(fd, offset as libc::off_t, len as libc::off_t),
+            FileOp::Rename { from, to } => attempt_plain(|| libc::rename(from, to)),
+            FileOp::Remove { path, is_dir: true } => attempt_plain(|| libc::rmdir(path)),
+            FileOp::Remove { path, is_dir: false } => attempt_plain(|| libc::unlink(path)),
+            FileOp::MakeDir { path, mode } => attempt_plain(|| libc::mkdir(path, mode as libc::mode_t)),
+            FileOp::HardLink { from, to } => attempt_plain(|| libc::linkat(here, from, here, to, 0)),
+            FileOp::SymLink { target, link } => attempt_plain(|| libc::symlink(target, link)),
+        }
+    }
 }
 
-/// Creates a symbolic link.
-pub(crate) unsafe fn sym_link(target: *const PathChar, link: *const PathChar) -> Option<OsResult> {
-    // SAFETY: the caller's promise.
-    attempt(|| unsafe { libc::symlink(target, link) } as libc::ssize_t)
+/// [`attempt`] at a call that transfers no bytes.
+fn attempt_plain(mut call: impl FnMut() -> libc::c_int) -> Option<OsResult> {
+    attempt(|| call() as libc::ssize_t)
 }
 
 #[cfg(not(target_vendor = "apple"))]
-fn sync_now(fd: Fd, data_only: bool) -> libc::c_int {
+fn sync(fd: Fd, data_only: bool) -> libc::c_int {
     // SAFETY: neither call touches memory of ours.
     unsafe {
         if data_only {
@@ -179,29 +135,28 @@ fn sync_now(fd: Fd, data_only: bool) -> libc::c_int {
 
 /// As in std: on Apple's systems fsync does not flush the disk's own cache.
 #[cfg(target_vendor = "apple")]
-fn sync_now(fd: Fd, _data_only: bool) -> libc::c_int {
+fn sync(fd: Fd, _data_only: bool) -> libc::c_int {
     // SAFETY: the call touches no memory of ours.
     unsafe { libc::fcntl(fd, libc::F_FULLFSYNC) }
 }
 
 #[cfg(target_os = "linux")]
-pub(crate) fn allocate(fd: Fd, offset: u64, len: u64) -> Option<OsResult> {
-    let (offset, len) = (offset as libc::off_t, len as libc::off_t);
+fn allocate(fd: Fd, offset: libc::off_t, len: libc::off_t) -> Option<OsResult> {
     // SAFETY: the call touches no memory of ours.
-    attempt(|| unsafe { libc::fallocate(fd, 0, offset, len) } as libc::ssize_t)
+    attempt_plain(|| unsafe { libc::fallocate(fd, 0, offset, len) })
 }
 
 #[cfg(target_os = "freebsd")]
-pub(crate) fn allocate(fd: Fd, offset: u64, len: u64) -> Option<OsResult> {
+fn allocate(fd: Fd, offset: libc::off_t, len: libc::off_t) -> Option<OsResult> {
     // SAFETY: the call touches no memory of ours.
-    match unsafe { libc::posix_fallocate(fd, offset as libc::off_t, len as libc::off_t) } {
+    match unsafe { libc::posix_fallocate(fd, offset, len) } {
         0 => Some(Ok(0)),
         code => Some(Err(code)),
     }
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "freebsd")))]
-pub(crate) fn allocate(_fd: Fd, _offset: u64, _len: u64) -> Option<OsResult> {
+fn allocate(_fd: Fd, _offset: libc::off_t, _len: libc::off_t) -> Option<OsResult> {
     Some(Err(libc::ENOTSUP))
 }
 
@@ -296,7 +251,7 @@ pub(crate) const STAT_MASK: u32 = libc::STATX_BASIC_STATS | BIRTH_TIME;
 ///
 /// `path` is null or ends in NUL; `out` may be written.
 #[cfg(target_os = "linux")]
-unsafe fn stat_now(fd: Fd, path: *const libc::c_char, follow: bool, out: *mut Stat) -> libc::c_int {
+unsafe fn stat(fd: Fd, path: *const libc::c_char, follow: bool, out: *mut Stat) -> libc::c_int {
     let (fd, path, flags) = stat_arguments(fd, path, follow);
     // SAFETY: the caller's promise.
     unsafe { libc::statx(fd, path, flags, STAT_MASK, out.cast()) }
@@ -316,7 +271,7 @@ pub(crate) fn stat_arguments(fd: Fd, path: *const libc::c_char, follow: bool) ->
 ///
 /// `path` is null or ends in NUL; `out` may be written.
 #[cfg(not(target_os = "linux"))]
-unsafe fn stat_now(fd: Fd, path: *const libc::c_char, follow: bool, out: *mut Stat) -> libc::c_int {
+unsafe fn stat(fd: Fd, path: *const libc::c_char, follow: bool, out: *mut Stat) -> libc::c_int {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the caller's promise; the kernel fills the local and keeps no pointer to it.
     let result = unsafe {
@@ -452,16 +407,15 @@ impl Stat {
 
 /// Whole seconds since 1970, rounded down, and the rest.
 fn since_epoch(time: SystemTime) -> (i64, u32) {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(since) => (since.as_secs() as i64, since.subsec_nanos()),
-        Err(before) => {
-            let before = before.duration();
-            match before.subsec_nanos() {
-                0 => (-(before.as_secs() as i64), 0),
-                rest => (-(before.as_secs() as i64) - 1, 1_000_000_000 - rest),
-            }
-        }
-    }
+    let nanoseconds = match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => since.as_nanos() as i128,
+        Err(before) => -(before.duration().as_nanos() as i128),
+    };
+    let (seconds, rest) = (
+        nanoseconds.div_euclid(1_000_000_000),
+        nanoseconds.rem_euclid(1_000_000_000),
+    );
+    (seconds as i64, rest as u32)
 }
 
 fn time(seconds: i64, nanoseconds: u32) -> SystemTime {

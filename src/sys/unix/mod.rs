@@ -22,7 +22,7 @@ mod splice_pipe;
 mod splice_pipe;
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::time::Duration;
 
 use socket2::SockRef;
@@ -45,13 +45,8 @@ pub(crate) use self::sockets::{
     accept, connect, ready, recv, recv_message, recv_vectored, send, send_message, send_vectored,
 };
 pub(crate) use self::splice_pipe::SplicePipe;
-use crate::sys::{Instant, IoVec, Name};
+use crate::sys::{Fd, Instant, IoVec, Name};
 pub(crate) use libc::{sockaddr as RawSockAddr, socklen_t as SockLen};
-
-/// A descriptor's number. Only the driver that gave it out knows what it refers to: see
-/// [`Driver::fd_space`](crate::driver::Driver::fd_space). Sockets of the null driver have numbers from
-/// [`FdSpace::FIRST_OWN`](crate::driver::FdSpace::FIRST_OWN) on, which every system call refuses.
-pub type Fd = RawFd;
 
 /// The unit of a path.
 pub type PathChar = std::ffi::c_char;

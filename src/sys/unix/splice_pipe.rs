@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use super::Fd;
+use super::sockets::attempt;
 
 /// The requested pipe capacity. The default of 64 KiB takes a third more CPU time, 1 MiB a fifth less.
 const CAPACITY: libc::c_int = 256 * 1024;
@@ -81,17 +82,11 @@ impl SplicePipe {
         while self.buffered > 0 {
             let (place, room) = (bytes.spare_capacity_mut().as_mut_ptr(), self.buffered);
             // SAFETY: the spare capacity has room for `buffered` bytes, and the kernel keeps no pointer to it.
-            let count = unsafe { libc::read(self.outlet.as_raw_fd(), place.cast(), room) };
-            match usize::try_from(count) {
-                Ok(0) => break,
-                Ok(count) => {
-                    // SAFETY: the kernel has initialized this many bytes after the previous ones.
-                    unsafe { bytes.set_len(bytes.len() + count) };
-                    self.buffered -= count;
-                }
-                Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => break,
-            }
+            let read = attempt(|| unsafe { libc::read(self.outlet.as_raw_fd(), place.cast(), room) });
+            let Some(Ok(count @ 1..)) = read else { break };
+            // SAFETY: the kernel has initialized this many bytes after the previous ones.
+            unsafe { bytes.set_len(bytes.len() + count as usize) };
+            self.buffered -= count as usize;
         }
         bytes
     }
@@ -99,17 +94,11 @@ impl SplicePipe {
 
 fn splice(from: Fd, to: Fd, len: usize) -> io::Result<usize> {
     let flags = libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MOVE;
-    loop {
-        // SAFETY: without offsets, the call accesses no memory of the process.
-        let count = unsafe { libc::splice(from, std::ptr::null_mut(), to, std::ptr::null_mut(), len, flags) };
-        match usize::try_from(count) {
-            Ok(count) => return Ok(count),
-            Err(_) => match io::Error::last_os_error() {
-                error if error.kind() == io::ErrorKind::Interrupted => {}
-                error => return Err(error),
-            },
-        }
-    }
+    let none = std::ptr::null_mut();
+    // SAFETY: without offsets, the call accesses no memory of the process.
+    let spliced = attempt(|| unsafe { libc::splice(from, none, to, none, len, flags) });
+    let res = spliced.unwrap_or(Err(libc::EAGAIN));
+    res.map(|count| count as usize).map_err(io::Error::from_raw_os_error)
 }
 
 /// Blocks SIGPIPE during a call that should move `whole` bytes, and consumes the SIGPIPE that the call caused.

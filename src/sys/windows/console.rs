@@ -13,8 +13,8 @@ use std::sync::Mutex;
 
 use windows_sys::Win32::Foundation::{ERROR_OPERATION_ABORTED, GetLastError, SetLastError};
 use windows_sys::Win32::System::Console::{
-    CONSOLE_READCONSOLE_CONTROL, ENABLE_LINE_INPUT, GetConsoleMode, INPUT_RECORD, KEY_EVENT, PeekConsoleInputW,
-    ReadConsoleInputW, ReadConsoleW, WriteConsoleW,
+    CONSOLE_MODE, CONSOLE_READCONSOLE_CONTROL, ENABLE_LINE_INPUT, GetConsoleMode, INPUT_RECORD, KEY_EVENT,
+    PeekConsoleInputW, ReadConsoleInputW, ReadConsoleW, WriteConsoleW,
 };
 
 use super::{Fd, errno, handle, last_code, pool_call};
@@ -37,9 +37,14 @@ static READ: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 /// Whether the handle is a console.
 pub(super) fn is_console(fd: Fd) -> bool {
+    fd >= 0 && mode(fd).is_some()
+}
+
+/// The console's mode; `None` for any other handle.
+fn mode(fd: Fd) -> Option<CONSOLE_MODE> {
     let mut mode = 0;
-    // SAFETY: the system fills the local; the call fails for any other handle.
-    fd >= 0 && unsafe { GetConsoleMode(handle(fd), &mut mode) } != 0
+    // SAFETY: the system fills the local.
+    (unsafe { GetConsoleMode(handle(fd), &mut mode) } != 0).then_some(mode)
 }
 
 /// Discards the incomplete sequence of a handle that is being closed, because its number may be reused.
@@ -59,17 +64,9 @@ pub(super) fn write(fd: Fd, bytes: &[u8]) -> OsResult {
     let (wide, rest) = to_wide(&text);
     let mut left = &wide[..];
     while !left.is_empty() {
-        let mut count = 0;
-        // SAFETY: the system reads `left.len()` units and fills the local.
-        let written = unsafe {
-            WriteConsoleW(
-                handle(fd),
-                left.as_ptr(),
-                left.len() as u32,
-                &mut count,
-                std::ptr::null(),
-            )
-        };
+        let (mut count, len, none) = (0, left.len() as u32, std::ptr::null());
+        // SAFETY: the system reads `len` units and fills the local.
+        let written = unsafe { WriteConsoleW(handle(fd), left.as_ptr(), len, &mut count, none) };
         if written == 0 || count == 0 {
             return Err(last_code());
         }
@@ -137,9 +134,7 @@ fn read_text(fd: Fd) -> Result<String, i32> {
 
 /// Whether the console is in line mode, in which a read returns whole lines.
 fn gives_lines(fd: Fd) -> bool {
-    let mut mode = 0;
-    // SAFETY: the system fills the local.
-    unsafe { GetConsoleMode(handle(fd), &mut mode) != 0 && mode & ENABLE_LINE_INPUT != 0 }
+    mode(fd).is_some_and(|mode| mode & ENABLE_LINE_INPUT != 0)
 }
 
 /// Makes one read. Returns the number of units and the last error: after Ctrl-C the call may succeed and still set one.
@@ -169,30 +164,20 @@ fn read_units(fd: Fd, wide: &mut Vec<u16>) -> Result<(usize, u32), i32> {
 /// Waits until a key is pressed that a read would process. False if the wait was cancelled.
 fn wait_for_key(fd: Fd) -> bool {
     const SOME: usize = 32;
-    loop {
-        if !pool_call::wait_for(fd) {
-            return false;
-        }
-        // SAFETY: zeroes are valid records; the system fills at most `SOME` of them and the local.
-        let (records, count) = unsafe {
-            let mut records: [INPUT_RECORD; SOME] = std::mem::zeroed();
-            let mut count = 0;
-            if PeekConsoleInputW(handle(fd), records.as_mut_ptr(), SOME as u32, &mut count) == 0 || count == 0 {
-                return true;
-            }
-            (records, count)
-        };
-        if records[..count as usize].iter().any(is_typed) {
+    // SAFETY: zeroes are valid records.
+    let mut records: [INPUT_RECORD; SOME] = unsafe { std::mem::zeroed() };
+    while pool_call::wait_for(fd) {
+        let mut count = 0;
+        // SAFETY: the system fills at most `SOME` records and the local.
+        let peeked = unsafe { PeekConsoleInputW(handle(fd), records.as_mut_ptr(), SOME as u32, &mut count) };
+        if peeked == 0 || count == 0 || records[..count as usize].iter().any(is_typed) {
             return true;
         }
         // Key releases, mouse and window events: a read would discard them and then block, so they are discarded here.
         // SAFETY: as above; the array has room for the `count` records.
-        unsafe {
-            let mut records: [INPUT_RECORD; SOME] = std::mem::zeroed();
-            let mut taken = 0;
-            ReadConsoleInputW(handle(fd), records.as_mut_ptr(), count, &mut taken);
-        }
+        unsafe { ReadConsoleInputW(handle(fd), records.as_mut_ptr(), count, &mut count) };
     }
+    false
 }
 
 /// Whether the event is a key press that produces a character or edits the line.

@@ -3,11 +3,6 @@
 //! Operations on paths go through std, which handles long paths. A file is opened for overlapped calls, as the proactor
 //! requires, and such a handle has no position in the kernel. So every read and write here passes an offset, and waits
 //! for the overlapped call with an event.
-//!
-//! # Safety
-//!
-//! The unsafe functions require that paths end in NUL, and that buffers and slices are valid, of the given length and
-//! not used otherwise until the call returns.
 
 use std::ffi::OsString;
 use std::io::{self, SeekFrom};
@@ -41,8 +36,8 @@ use windows_sys::Win32::System::WindowsProgramming::PUBLIC_OBJECT_BASIC_INFORMAT
 
 use super::console;
 use super::pool_call::wait_overlapped;
-use super::{Fd, Foreign, PathChar, errno, file, handle, last_code, new_event, number_of_handle};
-use crate::sys::{CURRENT, IoVec, OpenFlags, OsResult, code_of};
+use super::{Fd, Foreign, PathChar, errno, file, handle, last_code, new_event, number_of_handle, transferred};
+use crate::sys::{CURRENT, FileOp, IoVec, OpenFlags, OsResult, code_of};
 
 /// A path in UTF-16, ending in NUL.
 pub(crate) type KernelPath = Vec<PathChar>;
@@ -135,116 +130,64 @@ impl OpenFlags {
     }
 }
 
-/// Opens a file for overlapped calls and returns its handle's number.
-pub(crate) unsafe fn open(path: *const PathChar, flags: i32, mode: u32) -> Option<OsResult> {
-    // SAFETY: the caller's promise.
-    let path = unsafe { path_of(path) };
-    let opened = OpenFlags::from_kernel(flags, mode).open(&path);
-    let number = opened.map(|file| number_of_handle(file.into_raw_handle()) as u32);
-    Some(number.map_err(|error| code_of(&error)))
-}
-
-/// Reads at `offset`, or at the file's position if that is [`CURRENT`].
-pub(crate) unsafe fn read_at(fd: Fd, ptr: *mut u8, len: usize, offset: u64) -> Option<OsResult> {
-    // SAFETY: the caller's promise.
-    Some(unsafe { read(fd, ptr, len, offset) })
-}
-
-/// [`read_at`] into several buffers in order.
-pub(crate) unsafe fn read_vectored_at(fd: Fd, slices: *const IoVec, count: usize, offset: u64) -> Option<OsResult> {
-    // SAFETY: the caller's promise.
-    let slices = unsafe { std::slice::from_raw_parts(slices, count) };
-    // SAFETY: the caller's promise.
-    Some(one_by_one(slices, offset, |slice, at| unsafe {
-        read(fd, slice.base, slice.len, at)
-    }))
-}
-
-/// Writes at `offset`, or at the file's position if that is [`CURRENT`].
-pub(crate) unsafe fn write_at(fd: Fd, ptr: *const u8, len: usize, offset: u64) -> Option<OsResult> {
-    // SAFETY: the caller's promise.
-    Some(unsafe { write(fd, ptr, len, offset) })
-}
-
-/// [`write_at`] from several buffers in order.
-pub(crate) unsafe fn write_vectored_at(fd: Fd, slices: *const IoVec, count: usize, offset: u64) -> Option<OsResult> {
-    // SAFETY: the caller's promise.
-    let slices = unsafe { std::slice::from_raw_parts(slices, count) };
-    // SAFETY: the caller's promise.
-    Some(one_by_one(slices, offset, |slice, at| unsafe {
-        write(fd, slice.base, slice.len, at)
-    }))
-}
-
-/// Waits until written data is on the disk.
-pub(crate) fn sync(fd: Fd, data_only: bool) -> Option<OsResult> {
-    done(if data_only {
-        file(fd).sync_data()
-    } else {
-        file(fd).sync_all()
-    })
-}
-
-/// Reads the metadata of `path`, or of `fd` if that is null.
-pub(crate) unsafe fn stat(fd: Fd, path: *const PathChar, follow: bool, out: *mut Stat) -> Option<OsResult> {
-    let found = match (path.is_null(), follow) {
-        (true, _) => file(fd).metadata(),
-        // SAFETY: the caller's promise.
-        (false, true) => std::fs::metadata(unsafe { path_of(path) }),
-        // SAFETY: the caller's promise.
-        (false, false) => std::fs::symlink_metadata(unsafe { path_of(path) }),
+/// Carries out a file operation. A file is opened for overlapped calls, and its number is that of its handle.
+///
+/// # Safety
+///
+/// Paths end in NUL. Buffers and slices are valid, of the given length and not used otherwise until this returns.
+pub(crate) unsafe fn perform(op: FileOp) -> Option<OsResult> {
+    // SAFETY: the caller's promise; the memory for a `Stat` holds nothing yet.
+    let result = unsafe {
+        match op {
+            FileOp::Open { path, flags, mode } => {
+                let opened = OpenFlags::from_kernel(flags, mode).open(&path_of(path));
+                let number = opened.map(|file| number_of_handle(file.into_raw_handle()) as u32);
+                return Some(number.map_err(|error| code_of(&error)));
+            }
+            FileOp::ReadAt { fd, ptr, len, offset } => return Some(read(fd, ptr, len, offset)),
+            FileOp::ReadVectoredAt {
+                fd,
+                slices,
+                count,
+                offset,
+            } => {
+                let slices = std::slice::from_raw_parts(slices, count);
+                return Some(one_by_one(slices, offset, |slice, at| {
+                    read(fd, slice.base, slice.len, at)
+                }));
+            }
+            FileOp::WriteAt { fd, ptr, len, offset } => return Some(write(fd, ptr, len, offset)),
+            FileOp::WriteVectoredAt {
+                fd,
+                slices,
+                count,
+                offset,
+            } => {
+                let slices = std::slice::from_raw_parts(slices, count);
+                return Some(one_by_one(slices, offset, |slice, at| {
+                    write(fd, slice.base, slice.len, at)
+                }));
+            }
+            FileOp::Sync { fd, data_only: true } => file(fd).sync_data(),
+            FileOp::Sync { fd, data_only: false } => file(fd).sync_all(),
+            FileOp::Stat { fd, path, follow, out } => {
+                let found = match (path.is_null(), follow) {
+                    (true, _) => file(fd).metadata(),
+                    (false, true) => std::fs::metadata(path_of(path)),
+                    (false, false) => std::fs::symlink_metadata(path_of(path)),
+                };
+                found.map(|found| out.write(Stat(found)))
+            }
+            FileOp::Truncate { fd, len } => file(fd).set_len(len),
+            FileOp::Allocate { fd, offset, len } => allocate(fd, offset, len),
+            FileOp::Rename { from, to } => std::fs::rename(path_of(from), path_of(to)),
+            FileOp::Remove { path, is_dir: true } => std::fs::remove_dir(path_of(path)),
+            FileOp::Remove { path, is_dir: false } => std::fs::remove_file(path_of(path)),
+            FileOp::MakeDir { path, .. } => std::fs::create_dir(path_of(path)),
+            FileOp::HardLink { from, to } => std::fs::hard_link(path_of(from), path_of(to)),
+            FileOp::SymLink { target, link } => sym_link(&path_of(target), &path_of(link)),
+        }
     };
-    // SAFETY: the caller's promise; `out` holds nothing yet.
-    done(found.map(|found| unsafe { out.write(Stat(found)) }))
-}
-
-/// Sets a file's length.
-pub(crate) fn truncate(fd: Fd, len: u64) -> Option<OsResult> {
-    done(file(fd).set_len(len))
-}
-
-/// Reserves space on the disk.
-pub(crate) fn allocate(fd: Fd, offset: u64, len: u64) -> Option<OsResult> {
-    done(allocate_now(fd, offset, len))
-}
-
-/// Renames a file or directory.
-pub(crate) unsafe fn rename(from: *const PathChar, to: *const PathChar) -> Option<OsResult> {
-    // SAFETY: the caller's promise.
-    done(unsafe { std::fs::rename(path_of(from), path_of(to)) })
-}
-
-/// Removes a file or an empty directory.
-pub(crate) unsafe fn remove(path: *const PathChar, is_dir: bool) -> Option<OsResult> {
-    // SAFETY: the caller's promise.
-    let path = unsafe { path_of(path) };
-    done(if is_dir {
-        std::fs::remove_dir(path)
-    } else {
-        std::fs::remove_file(path)
-    })
-}
-
-/// Creates a directory.
-pub(crate) unsafe fn make_dir(path: *const PathChar, _mode: u32) -> Option<OsResult> {
-    // SAFETY: the caller's promise.
-    done(std::fs::create_dir(unsafe { path_of(path) }))
-}
-
-/// Creates a hard link.
-pub(crate) unsafe fn hard_link(from: *const PathChar, to: *const PathChar) -> Option<OsResult> {
-    // SAFETY: the caller's promise.
-    done(unsafe { std::fs::hard_link(path_of(from), path_of(to)) })
-}
-
-/// Creates a symbolic link.
-pub(crate) unsafe fn sym_link(target: *const PathChar, link: *const PathChar) -> Option<OsResult> {
-    // SAFETY: the caller's promise.
-    done(unsafe { sym_link_now(&path_of(target), &path_of(link)) })
-}
-
-/// The result of a call of std.
-fn done(result: io::Result<()>) -> Option<OsResult> {
     Some(result.map(|()| 0).map_err(|error| code_of(&error)))
 }
 
@@ -340,19 +283,14 @@ fn waiting(fd: Fd, here: bool, offset: u64, mut call: impl FnMut(*mut u32, *mut 
     }
     let mut count = 0;
     if here && !is_overlapped(fd) {
-        return match call(&mut count, std::ptr::null_mut()) {
-            0 => Err(last_code()),
-            _ => Ok(count),
-        };
+        return transferred(call(&mut count, std::ptr::null_mut()), count);
     }
     // Larger offsets have special meanings: the end of the file, or its position.
     if !here && offset > i64::MAX as u64 {
         return Err(ERROR_INVALID_PARAMETER as i32);
     }
     thread_local! {
-        static EVENT: Option<OwnedHandle> = {
-            new_event().ok()
-        };
+        static EVENT: Option<OwnedHandle> = new_event().ok();
     }
     EVENT.with(|event| {
         let Some(event) = event else {
@@ -367,10 +305,8 @@ fn waiting(fd: Fd, here: bool, offset: u64, mut call: impl FnMut(*mut u32, *mut 
         }
         wait_overlapped(fd, &overlapped, || {
             // SAFETY: the OVERLAPPED is a local, and this waits until the system has finished with it.
-            match unsafe { GetOverlappedResult(handle(fd), &overlapped, &mut count, 1) } {
-                0 => Err(last_code()),
-                _ => Ok(count),
-            }
+            let succeeded = unsafe { GetOverlappedResult(handle(fd), &overlapped, &mut count, 1) };
+            transferred(succeeded, count)
         })
     })
 }
@@ -407,7 +343,7 @@ pub(super) unsafe fn write_pipe(fd: Fd, slices: &[IoVec]) -> OsResult {
     one_by_one(slices, 0, |slice, _| unsafe { write(fd, slice.base, slice.len, 0) })
 }
 
-fn allocate_now(fd: Fd, offset: u64, len: u64) -> io::Result<()> {
+fn allocate(fd: Fd, offset: u64, len: u64) -> io::Result<()> {
     let too_far = || io::Error::from_raw_os_error(errno::INVALID);
     let end = offset
         .checked_add(len)
@@ -433,7 +369,7 @@ fn allocate_now(fd: Fd, offset: u64, len: u64) -> io::Result<()> {
 }
 
 /// Windows has separate links to files and to directories, so the target is looked up.
-fn sym_link_now(target: &Path, link: &Path) -> io::Result<()> {
+fn sym_link(target: &Path, link: &Path) -> io::Result<()> {
     let from_link = link.parent().unwrap_or(Path::new("")).join(target);
     match std::fs::metadata(from_link).is_ok_and(|found| found.is_dir()) {
         true => std::os::windows::fs::symlink_dir(target, link),

@@ -13,36 +13,32 @@ pub struct Message {
     name: SOCKADDR_STORAGE,
     name_len: i32,
     bytes: IoVec,
-    is_truncated: bool,
+    /// The datagram was larger than the buffer.
+    pub(super) is_truncated: bool,
 }
 
 /// A message header and the memory that it points to, except for the bytes.
-pub(crate) struct MsgHdrBuf {
-    message: Message,
-}
+pub(crate) struct MsgHdrBuf(Message);
 
 /// The maximum length of an address.
 const NAME_LEN: i32 = size_of::<SOCKADDR_STORAGE>() as i32;
 
 impl MsgHdrBuf {
     pub(crate) fn new() -> Box<MsgHdrBuf> {
-        Box::new(MsgHdrBuf {
-            message: Message {
-                // SAFETY: zeroes are a valid address, of unspecified family.
-                name: unsafe { std::mem::MaybeUninit::zeroed().assume_init() },
-                name_len: 0,
-                bytes: IoVec::EMPTY,
-                is_truncated: false,
-            },
-        })
+        Box::new(MsgHdrBuf(Message {
+            // SAFETY: zeroes are a valid address, of unspecified family.
+            name: unsafe { std::mem::MaybeUninit::zeroed().assume_init() },
+            name_len: 0,
+            bytes: IoVec::EMPTY,
+            is_truncated: false,
+        }))
     }
 
     /// Sets the destination; `None` is the peer that the socket is connected to.
     pub(crate) fn address(&mut self, to: Option<&Name>) {
-        self.message.name_len = 0;
-        if let Some(to) = to {
-            // SAFETY: the header is borrowed mutably, and no operation uses it.
-            unsafe { self.message.set_name(to) };
+        match to {
+            Some(to) => self.0.set_name(to),
+            None => self.0.name_len = 0,
         }
     }
 
@@ -56,25 +52,23 @@ impl MsgHdrBuf {
 
     /// Prepares to send these bytes. Call it at the buffer's final address.
     pub(crate) fn ready_to_send(&mut self, ptr: *const u8, len: usize) -> *const Message {
-        self.message.bytes = IoVec {
-            base: ptr.cast_mut(),
-            len,
-        };
-        &raw const self.message
+        let base = ptr.cast_mut();
+        self.0.bytes = IoVec { base, len };
+        &raw const self.0
     }
 
     /// Prepares to receive into this memory; if null, the driver chooses the buffer. Call it at the final address.
     pub(crate) fn ready_to_receive(&mut self, ptr: *mut u8, len: usize) -> *mut Message {
-        self.message.bytes = IoVec { base: ptr, len };
-        self.message.name_len = NAME_LEN;
-        self.message.is_truncated = false;
-        &raw mut self.message
+        self.0.bytes = IoVec { base: ptr, len };
+        self.0.name_len = NAME_LEN;
+        self.0.is_truncated = false;
+        &raw mut self.0
     }
 
     /// Returns a received message's metadata. Call it after the operation has completed.
     pub(crate) fn open(&mut self) -> MsgMeta {
         // SAFETY: the buffer is borrowed mutably, and the operation has completed.
-        unsafe { self.message.open() }
+        unsafe { self.0.open() }
     }
 }
 
@@ -125,15 +119,7 @@ impl Message {
         }
     }
 
-    /// Records that the datagram was larger than the buffer.
-    pub(crate) fn set_truncated(&mut self) {
-        self.is_truncated = true;
-    }
-
-    /// # Safety
-    ///
-    /// Nothing else uses the message.
-    unsafe fn set_name(&mut self, name: &Name) {
+    fn set_name(&mut self, name: &Name) {
         let len = name.len().min(NAME_LEN);
         // SAFETY: the length is limited to the storage's size, and the two do not overlap.
         unsafe {
@@ -150,8 +136,7 @@ impl Message {
     ///
     /// As for [`bytes`](Message::bytes).
     pub unsafe fn deliver(&mut self, sender: &Name, is_truncated: bool) {
-        // SAFETY: the caller's promise.
-        unsafe { self.set_name(sender) };
+        self.set_name(sender);
         self.is_truncated = is_truncated;
     }
 

@@ -54,13 +54,8 @@ pub(crate) use self::sockets::{
 #[cfg(feature = "proactor")]
 pub(crate) use self::sockets::{accept_code, end_of_stream, portable_code, with_buffers};
 pub(crate) use self::splice_pipe::SplicePipe;
-use crate::sys::{Instant, IoVec, Name};
+use crate::sys::{Fd, Instant, IoVec, Name, OsResult};
 pub(crate) use windows_sys::Win32::Networking::WinSock::{SOCKADDR as RawSockAddr, socklen_t as SockLen};
-
-/// A descriptor's number: of a socket or a handle. Only the driver that gave it out knows what it refers to: see
-/// [`Driver::fd_space`](crate::driver::Driver::fd_space). Sockets of the null driver have numbers from
-/// [`FdSpace::FIRST_OWN`](crate::driver::FdSpace::FIRST_OWN) on, which every system call refuses.
-pub type Fd = i32;
 
 /// The unit of a path.
 pub type PathChar = u16;
@@ -216,7 +211,7 @@ pub(crate) fn close(fd: Fd) {
         if closesocket(socket(fd)) == 0 {
             return;
         }
-        match WSAGetLastError() {
+        match last_socket_code() {
             WSAENOTSOCK | WSANOTINITIALISED => {
                 CloseHandle(handle(fd));
             }
@@ -380,6 +375,20 @@ pub(crate) fn last_code() -> i32 {
     io::Error::last_os_error()
         .raw_os_error()
         .unwrap_or(ERROR_INVALID_HANDLE as i32)
+}
+
+/// The result of a Win32 call that transfers bytes.
+pub(crate) fn transferred(succeeded: i32, count: u32) -> OsResult {
+    match succeeded {
+        0 => Err(last_code()),
+        _ => Ok(count),
+    }
+}
+
+/// The last error of a Winsock call.
+pub(crate) fn last_socket_code() -> i32 {
+    // SAFETY: this reads a thread-local error code.
+    unsafe { WSAGetLastError() }
 }
 
 /// Always `None`: sockets have only internet addresses here.

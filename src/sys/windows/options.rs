@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use socket2::{Domain, SockRef, Socket, Type};
 use windows_sys::Win32::Networking::WinSock::{
-    IPPROTO_TCP, SIO_UDP_CONNRESET, SOCKET, TCP_KEEPIDLE, TCP_KEEPINTVL, WSAGetLastError, WSAIoctl, getsockopt,
+    IPPROTO_TCP, SIO_UDP_CONNRESET, SOCKET, TCP_KEEPIDLE, TCP_KEEPINTVL, WSAIoctl, getsockopt,
 };
 
-use super::{Fd, number_of_socket, socket as socket_of};
+use super::{Fd, last_socket_code, number_of_socket, socket as socket_of};
 use crate::sys::{Credentials, SocketKind};
 
 /// Creates a socket, not inherited and non-blocking.
@@ -69,8 +69,7 @@ pub(crate) unsafe fn ioctl<I, O>(socket: SOCKET, code: u32, input: &I, output: &
     // no pointer.
     match unsafe { WSAIoctl(socket, code, from, from_len, to, to_len, &mut count, none, None) } {
         0 => Ok(()),
-        // SAFETY: this reads a thread-local error code.
-        _ => Err(unsafe { WSAGetLastError() }),
+        _ => Err(last_socket_code()),
     }
 }
 

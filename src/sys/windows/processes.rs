@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::io::{self, Read, Write};
 use std::os::windows::io::{AsRawHandle, BorrowedHandle, OwnedHandle};
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use windows_sys::Win32::Foundation::{HANDLE, INVALID_HANDLE_VALUE};
@@ -32,6 +32,7 @@ pub(crate) struct EndWait {
 
 /// Shared with the callback, which runs on a thread of the system's pool.
 struct Shared {
+    /// No code panics while it holds the lock: wakers are cloned, woken and dropped outside of it.
     state: Mutex<State>,
     /// Wakes a waker, and does not unwind.
     wake: fn(Waker),
@@ -41,13 +42,6 @@ struct Shared {
 struct State {
     ended: bool,
     waker: Option<Waker>,
-}
-
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        // No code panics while it holds the lock: wakers are cloned, woken and dropped outside of it.
-        lock(&self.state)
-    }
 }
 
 impl EndWait {
@@ -83,7 +77,7 @@ impl EndWait {
     pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
         let waker = cx.waker().clone();
         let old = {
-            let mut state = self.shared.state();
+            let mut state = lock(&self.shared.state);
             if state.ended {
                 return Poll::Ready(());
             }
@@ -95,7 +89,7 @@ impl EndWait {
 
     /// Drops the waker of the last poll.
     pub(crate) fn forget_waker(&self) {
-        let waker = self.shared.state().waker.take();
+        let waker = lock(&self.shared.state).waker.take();
         drop(waker);
     }
 }
@@ -116,7 +110,7 @@ unsafe extern "system" fn has_ended(shared: *mut c_void, _timed_out: bool) {
     // SAFETY: `EndWait` keeps it alive until no callback runs.
     let shared = unsafe { &*shared.cast::<Shared>() };
     let waker = {
-        let mut state = shared.state();
+        let mut state = lock(&shared.state);
         state.ended = true;
         state.waker.take()
     };
@@ -158,13 +152,9 @@ pub(crate) fn for_child(pipe: Foreign, used: Direction) -> io::Result<Stdio> {
 /// Copies bytes until the end of the stream, or until the reader is gone. Dropping both ends shows that to both sides.
 fn copy_all(mut from: impl Read, mut to: impl Write) {
     let mut piece = vec![0; PIECE];
-    loop {
-        match from.read(&mut piece) {
-            Ok(0) | Err(_) => return,
-            Ok(count) => match to.write_all(&piece[..count]) {
-                Ok(()) => {}
-                Err(_) => return,
-            },
+    while let Ok(count @ 1..) = from.read(&mut piece) {
+        if to.write_all(&piece[..count]).is_err() {
+            return;
         }
     }
 }

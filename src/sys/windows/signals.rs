@@ -5,7 +5,7 @@
 use std::io;
 use std::net::UdpSocket;
 use std::os::windows::io::AsRawSocket;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use windows_sys::Win32::System::Console::{
@@ -41,7 +41,6 @@ struct Registered {
 }
 
 struct Registry {
-    handles: bool,
     last_id: u64,
     registered: Vec<Registered>,
     /// Signals that ever had a listener. Their default action stays off, as on Unix: whether Ctrl-C ends the program
@@ -50,16 +49,10 @@ struct Registry {
 }
 
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
-    handles: false,
     last_id: 0,
     registered: Vec::new(),
     taken_over: Vec::new(),
 });
-
-fn registry() -> MutexGuard<'static, Registry> {
-    // No code panics while it holds the lock.
-    lock(&REGISTRY)
-}
 
 /// Calls `action` on each occurrence of the signal.
 ///
@@ -67,13 +60,11 @@ fn registry() -> MutexGuard<'static, Registry> {
 ///
 /// No requirement on Windows. `unsafe` because on Unix the action runs in a signal handler.
 pub(crate) unsafe fn register(number: i32, action: impl Fn() + Send + Sync + 'static) -> io::Result<Action> {
-    let mut registry = registry();
-    if !registry.handles {
-        // SAFETY: the handler is a function of this program, valid until the process ends.
-        if unsafe { SetConsoleCtrlHandler(Some(handle), 1) } == 0 {
-            return Err(io::Error::last_os_error());
-        }
-        registry.handles = true;
+    let mut registry = lock(&REGISTRY);
+    // The first listener registers the handler.
+    // SAFETY: the handler is a function of this program, valid until the process ends.
+    if registry.taken_over.is_empty() && unsafe { SetConsoleCtrlHandler(Some(handle), 1) } == 0 {
+        return Err(io::Error::last_os_error());
     }
     if !registry.taken_over.contains(&number) {
         registry.taken_over.push(number);
@@ -91,7 +82,7 @@ pub(crate) unsafe fn register(number: i32, action: impl Fn() + Send + Sync + 'st
 /// Removes an action. False if it was not registered.
 pub(crate) fn unregister(action: Action) -> bool {
     let gone = {
-        let mut registry = registry();
+        let mut registry = lock(&REGISTRY);
         let at = registry.registered.iter().position(|one| one.id == action.0);
         at.map(|at| registry.registered.swap_remove(at))
     };
@@ -107,18 +98,15 @@ unsafe extern "system" fn handle(event: u32) -> i32 {
         CTRL_LOGOFF_EVENT | CTRL_SHUTDOWN_EVENT => (TERMINATE, true),
         _ => return 0,
     };
-    let (mut heard, taken_over);
-    {
-        let registry = registry();
-        let listeners = registry.registered.iter().filter(|one| one.number == number);
-        heard = false;
-        for one in listeners {
-            // An action of a `SignalHub`: it sets a flag and writes to the wake-up socket, and does not block.
-            (one.action)();
-            heard = true;
-        }
-        taken_over = registry.taken_over.contains(&number);
+    let registry = lock(&REGISTRY);
+    let mut heard = false;
+    for one in registry.registered.iter().filter(|one| one.number == number) {
+        // An action of a `SignalHub`: it sets a flag and writes to the wake-up socket, and does not block.
+        (one.action)();
+        heard = true;
     }
+    let taken_over = registry.taken_over.contains(&number);
+    drop(registry);
     // The system ends the process when this returns, or after some seconds: blocking leaves the listeners that time.
     if heard && is_last {
         std::thread::sleep(Duration::MAX);
@@ -201,6 +189,6 @@ mod tests {
         .expect("a loop");
         assert_eq!(press(CTRL_BREAK_EVENT), 1, "it stays off");
         assert_eq!(press(CTRL_LOGOFF_EVENT), 0, "never had a listener");
-        assert!(registry().registered.is_empty(), "the listeners are gone");
+        assert!(lock(&REGISTRY).registered.is_empty(), "the listeners are gone");
     }
 }

@@ -20,37 +20,25 @@ use windows_sys::Win32::Foundation::{
 };
 use windows_sys::Win32::Networking::WinSock::{
     MSG_PEEK, POLLERR, POLLRDNORM, POLLWRNORM, SOCKADDR, SOCKET_ERROR, WSABUF, WSAEINPROGRESS, WSAEMSGSIZE,
-    WSAESHUTDOWN, WSAEWOULDBLOCK, WSAGetLastError, WSAPOLLFD, WSAPoll, WSARecv, WSARecvFrom, WSASend, WSASendTo,
+    WSAESHUTDOWN, WSAEWOULDBLOCK, WSAPOLLFD, WSAPoll, WSARecv, WSARecvFrom, WSASend, WSASendTo,
     connect as connect_socket,
 };
 
 use super::message::Message;
-use super::{Fd, IoVec, Name, errno, files, number_of_socket, options, socket, with};
+use super::{Fd, IoVec, Name, errno, files, last_socket_code, number_of_socket, options, socket, with};
 use crate::sys::{Direction, Medium, OsResult, code_of};
 
 /// Receives into one buffer.
 pub(crate) unsafe fn recv(fd: Fd, medium: Medium, ptr: *mut u8, len: usize) -> Option<OsResult> {
     // SAFETY: the caller's promise.
-    unsafe { recv_slices(fd, medium, &[IoVec { base: ptr, len }]) }
-}
-
-/// Receives into several buffers in order.
-pub(crate) unsafe fn recv_vectored(fd: Fd, medium: Medium, slices: *const IoVec, count: usize) -> Option<OsResult> {
-    // SAFETY: the caller's promise.
-    unsafe { recv_slices(fd, medium, std::slice::from_raw_parts(slices, count)) }
+    unsafe { recv_vectored(fd, medium, &IoVec { base: ptr, len }, 1) }
 }
 
 /// Sends from one buffer.
 pub(crate) unsafe fn send(fd: Fd, medium: Medium, ptr: *const u8, len: usize) -> Option<OsResult> {
     let base = ptr.cast_mut();
     // SAFETY: the caller's promise.
-    unsafe { send_slices(fd, medium, &[IoVec { base, len }]) }
-}
-
-/// Sends from several buffers in order.
-pub(crate) unsafe fn send_vectored(fd: Fd, medium: Medium, slices: *const IoVec, count: usize) -> Option<OsResult> {
-    // SAFETY: the caller's promise.
-    unsafe { send_slices(fd, medium, std::slice::from_raw_parts(slices, count)) }
+    unsafe { send_vectored(fd, medium, &IoVec { base, len }, 1) }
 }
 
 /// The portable result of a receive on a connection: as on other systems, a receive after a shutdown is the end of the
@@ -75,8 +63,7 @@ fn settle(result: i32, count: u32) -> Option<OsResult> {
     if result != SOCKET_ERROR {
         return Some(Ok(count));
     }
-    // SAFETY: this reads a thread-local error code.
-    match unsafe { WSAGetLastError() } {
+    match last_socket_code() {
         WSAEWOULDBLOCK => None,
         code => Some(Err(portable_code(code))),
     }
@@ -111,10 +98,10 @@ pub(crate) fn with_buffers<T>(slices: &[IoVec], call: impl FnOnce(*const WSABUF,
     call(many.as_ptr(), many.len() as u32)
 }
 
-/// # Safety
-///
-/// The memory that the slices point to may be written.
-unsafe fn recv_slices(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<OsResult> {
+/// Receives into several buffers in order.
+pub(crate) unsafe fn recv_vectored(fd: Fd, medium: Medium, slices: *const IoVec, count: usize) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    let slices = unsafe { std::slice::from_raw_parts(slices, count) };
     if medium == Medium::Pipe {
         // SAFETY: the caller's promise.
         return Some(unsafe { files::read_pipe(fd, slices) });
@@ -129,10 +116,10 @@ unsafe fn recv_slices(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<OsResu
     settle(result, count).map(|res| end_of_stream(fd, res))
 }
 
-/// # Safety
-///
-/// The memory that the slices point to may be read.
-unsafe fn send_slices(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<OsResult> {
+/// Sends from several buffers in order.
+pub(crate) unsafe fn send_vectored(fd: Fd, medium: Medium, slices: *const IoVec, count: usize) -> Option<OsResult> {
+    // SAFETY: the caller's promise.
+    let slices = unsafe { std::slice::from_raw_parts(slices, count) };
     if medium == Medium::Pipe {
         // SAFETY: the caller's promise.
         return Some(unsafe { files::write_pipe(fd, slices) });
@@ -143,7 +130,7 @@ unsafe fn send_slices(fd: Fd, medium: Medium, slices: &[IoVec]) -> Option<OsResu
         let slices = bounded(slices, most);
         let mut count = 0;
         let none = std::ptr::null_mut();
-        // SAFETY: as in `recv_slices`.
+        // SAFETY: as in `recv_vectored`.
         let result = with_buffers(&slices, |buffers, len| unsafe {
             WSASend(socket(fd), buffers, len, &mut count, 0, none, None)
         });
@@ -184,7 +171,7 @@ pub(crate) unsafe fn recv_message(fd: Fd, message: *mut Message) -> Option<OsRes
         }
         match recv_from(fd, bytes, 0, sender) {
             Some(Err(WSAEMSGSIZE)) => {
-                (*message).set_truncated();
+                (*message).is_truncated = true;
                 Some(Ok(bytes.len as u32))
             }
             // An ICMP refusal of a datagram that was sent earlier. Other systems report it as a refused connection.
@@ -205,7 +192,7 @@ type SenderPlace = (*mut SOCKADDR, *mut i32);
 unsafe fn recv_from(fd: Fd, bytes: IoVec, mut flags: u32, sender: SenderPlace) -> Option<OsResult> {
     let (mut received, (name, name_len), none) = (0, sender, std::ptr::null_mut());
     let (fd, count, flags) = (socket(fd), &raw mut received, &raw mut flags);
-    // SAFETY: the caller's promise, for the bytes and the sender; for the rest as in `recv_slices`.
+    // SAFETY: the caller's promise, for the bytes and the sender; for the rest as in `recv_vectored`.
     let result = with_buffers(&[bytes], |buffers, len| unsafe {
         WSARecvFrom(fd, buffers, len, count, flags, name, name_len, none, None)
     });
@@ -236,7 +223,7 @@ pub(crate) unsafe fn send_message(fd: Fd, message: *const Message) -> Option<OsR
     let mut count = 0;
     let none = std::ptr::null_mut();
     let (name, name_len) = message.destination();
-    // SAFETY: the caller's promise, for the message; for the rest as in `recv_slices`.
+    // SAFETY: the caller's promise, for the message; for the rest as in `recv_vectored`.
     let result = unsafe {
         with_buffers(&[message.bytes()], |buffers, len| {
             WSASendTo(socket(fd), buffers, len, &mut count, 0, name, name_len, none, None)
@@ -284,8 +271,7 @@ pub(crate) fn connect(fd: Fd, name: &Name) -> Option<OsResult> {
     if unsafe { connect_socket(socket(fd), name.as_ptr(), name.len()) } == 0 {
         return Some(Ok(0));
     }
-    // SAFETY: this reads a thread-local error code.
-    match unsafe { WSAGetLastError() } {
+    match last_socket_code() {
         WSAEWOULDBLOCK | WSAEINPROGRESS => None,
         code => Some(Err(code)),
     }
@@ -310,8 +296,7 @@ fn look(fd: Fd, events: i16) -> Option<Result<i16, i32>> {
     // SAFETY: Winsock reads and writes the one local structure.
     match unsafe { WSAPoll(&mut poll, 1, 0) } {
         0 => None,
-        // SAFETY: this reads a thread-local error code.
-        SOCKET_ERROR => Some(Err(unsafe { WSAGetLastError() })),
+        SOCKET_ERROR => Some(Err(last_socket_code())),
         _ => Some(Ok(poll.revents)),
     }
 }
