@@ -4,9 +4,10 @@
 
 use mio::Token;
 
-use super::os::{SPARE_BITS, Source};
+use super::os::{SHORT_MEANS_DRAINED, SPARE_BITS, Source};
 use super::wait_list::WaitList;
-use crate::driver::op::Direction;
+use crate::driver::OpResult;
+use crate::driver::op::{Direction, Medium};
 use crate::sys::Fd;
 
 /// The state of one direction.
@@ -25,9 +26,16 @@ impl Side {
         always_try: false,
     };
 
-    /// The last attempt would have blocked, or left nothing to transfer.
-    pub(super) fn drained(&mut self) {
-        self.may_be_ready = self.always_try;
+    /// Notes what an attempt at transferring up to `len` bytes says about the next one. It would block after one that
+    /// would have blocked, and after one that transferred fewer bytes. The latter only TCP guarantees: a Unix socket
+    /// stops where descriptors were passed, a terminal at the end of a line.
+    #[inline(always)]
+    pub(super) fn note(&mut self, result: Option<OpResult>, medium: Medium, len: usize) {
+        let is_short = |result: OpResult| matches!(result.res(), Ok(count) if count > 0 && (count as usize) < len);
+        let reports_short = SHORT_MEANS_DRAINED && medium == Medium::Tcp;
+        if result.is_none_or(|result| reports_short && is_short(result)) {
+            self.may_be_ready = self.always_try;
+        }
     }
 }
 
@@ -37,8 +45,8 @@ pub(super) struct FdState {
     pub(super) source: Option<Source>,
     /// How often the number was reused, modulo `GENERATIONS + 1`.
     generation: usize,
-    read: Side,
-    write: Side,
+    pub(super) read: Side,
+    pub(super) write: Side,
 }
 
 impl FdState {
@@ -82,16 +90,24 @@ impl FdTable {
     #[inline]
     pub(super) fn get(&mut self, fd: Fd) -> &mut FdState {
         let index = fd as usize >> SPARE_BITS;
-        if index >= self.fds.len() {
-            self.grow(fd);
+        match index < self.fds.len() {
+            true => &mut self.fds[index],
+            false => self.grow(fd),
         }
-        &mut self.fds[index]
     }
 
     #[cold]
-    fn grow(&mut self, fd: Fd) {
+    fn grow(&mut self, fd: Fd) -> &mut FdState {
         let index = usize::try_from(fd).expect("kernel descriptors are not negative") >> SPARE_BITS;
         self.fds.resize_with(index + 1, || FdState::NEW);
+        &mut self.fds[index]
+    }
+
+    /// The state of a descriptor that is registered.
+    #[inline]
+    pub(super) fn registered(&mut self, fd: Fd) -> Option<&mut FdState> {
+        let state = self.fds.get_mut(fd as usize >> SPARE_BITS)?;
+        state.source.is_some().then_some(state)
     }
 
     /// The token that the kernel returns with this descriptor's events.
@@ -103,9 +119,8 @@ impl FdTable {
     #[inline]
     pub(super) fn current(&mut self, token: Token) -> Option<(Fd, &mut FdState)> {
         let fd = token.0 & ((1 << FD_BITS) - 1);
-        let state = self.fds.get_mut(fd >> SPARE_BITS)?;
-        let is_current = state.source.is_some() && state.generation == token.0 >> FD_BITS;
-        is_current.then_some((fd as Fd, state))
+        let state = self.registered(fd as Fd)?;
+        (state.generation == token.0 >> FD_BITS).then_some((fd as Fd, state))
     }
 
     /// Resets the state of a number that gets a new descriptor or loses its old one. Earlier tokens become stale.

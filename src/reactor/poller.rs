@@ -8,7 +8,7 @@ use mio::event::Event;
 use mio::{Events, Poll, Token, Waker};
 
 use super::fd_table::{FdTable, Side};
-use super::os::{self, Pipes, SHORT_MEANS_DRAINED, Source};
+use super::os::{self, Pipes, Source};
 use super::sleep;
 use super::wait_list::Waiting;
 #[cfg(target_os = "linux")]
@@ -96,9 +96,6 @@ fn must_attempt(op: &Op) -> bool {
 /// Performs an operation unless it would block, and notes if the next attempt would. `is_retry` says that an earlier
 /// attempt was made: a connect is then in progress.
 ///
-/// After a transfer of fewer bytes than requested the next attempt would block. Only TCP guarantees that: a Unix socket
-/// stops where descriptors were passed, a terminal at the end of a line.
-///
 /// # Safety
 ///
 /// The memory that `op` points to belongs to an operation that has not completed.
@@ -124,11 +121,7 @@ unsafe fn attempt(
             _ => attempt_other(op, is_retry, pool, counters),
         }
     };
-    let is_short = |result: OpResult| matches!(result.res(), Ok(count) if count > 0 && (count as usize) < len);
-    let reports_short = SHORT_MEANS_DRAINED && medium == Medium::Tcp;
-    if result.is_none_or(|result| reports_short && is_short(result)) {
-        side.drained();
-    }
+    side.note(result, medium, len);
     result
 }
 
@@ -308,9 +301,74 @@ impl Inner {
                 continue;
             };
             side.waiting.pop();
+            let was_last = side.waiting.is_empty();
             completed.push(Completion { id, result });
             self.note_opened(op, result);
+            if was_last {
+                return;
+            }
         }
+    }
+
+    /// [`Driver::start`] in all other cases.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Driver::start`].
+    unsafe fn start(&mut self, id: OpId, op: &Op, scratch: *mut Scratch) -> Start {
+        let Some((fd, direction)) = op.waits_for() else {
+            return Start::Blocking;
+        };
+        self.counters.submissions += 1;
+        if fd < 0 {
+            return Start::Done(OpResult::new(Err(errno::BAD_FD)));
+        }
+        if Pipes::serves(op) {
+            // SAFETY: the caller's promise.
+            let start = unsafe { self.pipes.start(id, op, scratch, &self.pool, &mut self.counters) };
+            self.counters.completions += u64::from(matches!(start, Start::Done(_)));
+            return start;
+        }
+        let side = self.fds.get(fd).side(direction);
+        if side.may_be_ready || must_attempt(op) {
+            // SAFETY: the caller's promise: the operation owns the memory that `op` points to.
+            let result = unsafe { attempt(op, false, side, &self.pool, &mut self.counters) };
+            if let Some(result) = result {
+                return self.attempted(id, op, result);
+            }
+        }
+        match self.park(id, op, (fd, direction)) {
+            Ok(()) => Start::Pending,
+            Err(code) => Start::Done(OpResult::new(Err(code))),
+        }
+    }
+
+    /// [`Driver::attempt`] for other operations than a send.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Driver::attempt`].
+    unsafe fn attempt(&mut self, op: &Op) -> Option<OsResult> {
+        #[cfg(target_os = "linux")]
+        if let Op::File(FileOp::ReadAt { fd, ptr, len, offset }) = *op {
+            // SAFETY: the caller's promise.
+            return unsafe { sys::read_cached(fd, ptr, len, offset) };
+        }
+        if Pipes::serves(op) {
+            return None;
+        }
+        let (fd, direction) = op.waits_for().filter(|(fd, _)| *fd >= 0)?;
+        let side = self.fds.get(fd).side(direction);
+        // Waiting operations come first.
+        if !side.may_be_ready || !side.waiting.is_empty() {
+            return None;
+        }
+        // SAFETY: the caller's promise: the memory is valid until this returns, and the call has ended by then.
+        let result = unsafe { attempt(op, false, side, &self.pool, &mut self.counters) }?;
+        self.counters.submissions += 1;
+        self.counters.completions += 1;
+        self.note_opened(op, result);
+        Some(result.res())
     }
 
     /// An operation has ended when it was started.
@@ -366,36 +424,18 @@ unsafe impl Driver for Reactor {
 
     unsafe fn start(&mut self, id: OpId, op: &Op, scratch: *mut Scratch) -> Start {
         let inner = &mut self.inner;
-        let Some((fd, direction)) = op.waits_for() else {
-            return Start::Blocking;
-        };
-        inner.counters.submissions += 1;
-        if fd < 0 {
-            return Start::Done(OpResult::new(Err(errno::BAD_FD)));
-        }
-        if Pipes::serves(op) {
-            // SAFETY: the caller's promise.
-            let start = unsafe { inner.pipes.start(id, op, scratch, &inner.pool, &mut inner.counters) };
-            inner.counters.completions += u64::from(matches!(start, Start::Done(_)));
-            return start;
-        }
-        let state = inner.fds.get(fd);
-        let side = state.side(direction);
-        if side.may_be_ready || must_attempt(op) {
-            // SAFETY: the caller's promise: the operation owns the memory that `op` points to.
-            let result = unsafe { attempt(op, false, side, &inner.pool, &mut inner.counters) };
-            if let Some(result) = result {
-                return inner.attempted(id, op, result);
-            }
-        }
-        if state.source.is_some() && !Source::NEEDS_ARMING {
-            state.side(direction).waiting.push(Waiting::new(id, op));
+        // A receive that has to wait is the common case, and takes the short path.
+        if let Op::Recv { fd, .. } | Op::RecvManaged { fd, .. } = *op
+            && !Source::NEEDS_ARMING
+            && let Some(state) = inner.fds.registered(fd)
+            && !state.read.may_be_ready
+        {
+            inner.counters.submissions += 1;
+            state.read.waiting.push(Waiting::new(id, op));
             return Start::Pending;
         }
-        match inner.park(id, op, (fd, direction)) {
-            Ok(()) => Start::Pending,
-            Err(code) => Start::Done(OpResult::new(Err(code))),
-        }
+        // SAFETY: the caller's promise.
+        unsafe { inner.start(id, op, scratch) }
     }
 
     fn tries_first(&self) -> bool {
@@ -403,27 +443,25 @@ unsafe impl Driver for Reactor {
     }
 
     unsafe fn attempt(&mut self, op: &Op, _: bool) -> Option<OsResult> {
-        #[cfg(target_os = "linux")]
-        if let Op::File(FileOp::ReadAt { fd, ptr, len, offset }) = *op {
-            // SAFETY: the caller's promise.
-            return unsafe { sys::read_cached(fd, ptr, len, offset) };
-        }
-        if Pipes::serves(op) {
-            return None;
-        }
         let inner = &mut self.inner;
-        let (fd, direction) = op.waits_for().filter(|(fd, _)| *fd >= 0)?;
-        let side = inner.fds.get(fd).side(direction);
-        // Waiting operations come first.
-        if !side.may_be_ready || !side.waiting.is_empty() {
-            return None;
+        match *op {
+            // As above.
+            Op::Send { fd, medium, ptr, len } if fd >= 0 && !Pipes::serves(op) => {
+                let side = &mut inner.fds.get(fd).write;
+                // Waiting operations come first.
+                if !side.may_be_ready || !side.waiting.is_empty() {
+                    return None;
+                }
+                // SAFETY: the caller's promise: the memory is valid until this returns, and the call has ended by then.
+                let res = unsafe { sys::send(fd, medium, ptr, len) };
+                side.note(res.map(OpResult::new), medium, len);
+                inner.counters.submissions += u64::from(res.is_some());
+                inner.counters.completions += u64::from(res.is_some());
+                res
+            }
+            // SAFETY: as above.
+            _ => unsafe { inner.attempt(op) },
         }
-        // SAFETY: the caller's promise: the memory is valid until this returns, and the call has ended by then.
-        let result = unsafe { attempt(op, false, side, &inner.pool, &mut inner.counters) }?;
-        inner.counters.submissions += 1;
-        inner.counters.completions += 1;
-        inner.note_opened(op, result);
-        Some(result.res())
     }
 
     fn cancel(&mut self, id: OpId, op: &Op) {

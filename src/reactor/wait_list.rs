@@ -52,6 +52,7 @@ impl WaitList {
         self.first
     }
 
+    #[inline]
     pub(super) fn push(&mut self, waiting: Waiting) {
         match &self.first {
             None => self.first = Some(waiting),
