@@ -315,6 +315,12 @@ impl LoopCore {
         self.current_task.get()
     }
 
+    /// The task that this thread is polling.
+    #[inline]
+    pub(crate) fn running_task() -> Option<RawTask> {
+        LoopCore::try_current()?.current_task()
+    }
+
     #[inline]
     pub(crate) fn set_current_task(&self, task: Option<RawTask>) -> Option<RawTask> {
         self.current_task.replace(task)
@@ -417,14 +423,13 @@ impl LoopCore {
     /// is spent, if polls are nested too deep, or outside of tasks.
     #[inline]
     pub(crate) fn run_inside(&self, poll: impl FnOnce()) -> bool {
-        let (left, nested) = (self.budget.get(), self.polling_stack.borrow().len());
-        let Some(host) = self
-            .current_task
-            .get()
-            .filter(|_| left > 0 && nested < MAX_NESTED_POLLS)
-        else {
+        let Some(host) = self.current_task.get() else {
             return false;
         };
+        let (left, nested) = (self.budget.get(), self.polling_stack.borrow().len());
+        if left <= 0 || nested >= MAX_NESTED_POLLS {
+            return false;
+        }
         self.budget.set(left - 1);
         self.polling_stack.borrow_mut().push(host);
         poll();

@@ -52,7 +52,7 @@ impl EventLoop {
             // The exception handler is the current loop's.
             let _entered = core.enter();
             // After a shortage of memory, pauses, and then makes the descriptor readable: the outer loop retries.
-            core.parker.check(core, result, &[], Wait::Forever)?;
+            core.check_poll(result, &[], Wait::Forever)?;
             core.driver.borrow().notifier().notify();
         }
         if !core.inbox.fall_asleep() {

@@ -76,15 +76,11 @@ impl LoopHandle {
             slot: ResultSlot::default(),
             cancel: Mutex::default(),
         });
-        let resolver = Resolver {
-            shared: Some(shared.clone()),
-        };
+        let resolver = Resolver(shared.clone());
         // `make` runs inside the task, so that its panic reaches the handle too.
         self.call_soon_threadsafe(move || resolver.start(async move { make().await }))?;
-        Ok(RemoteHandle {
-            shared,
-            inbox: self.inbox.clone(),
-        })
+        let inbox = self.inbox.clone();
+        Ok(RemoteHandle { shared, inbox })
     }
 
     /// Stops the loop after its next turn, as [`EventLoop::stop`](crate::EventLoop::stop).
@@ -131,6 +127,7 @@ impl<T> Shared<T> {
         self.cancel.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    /// Sets the result, unless there is one.
     fn resolve(&self, result: Result<T, JoinError>) {
         let waker = self.cancel().waker.take();
         drop(waker);
@@ -144,26 +141,19 @@ fn unclaimed_panic(payload: Box<dyn Any + Send>) -> Exception {
     Exception::panic("a future from another thread, whose handle was dropped,", payload)
 }
 
-/// Guarantees that the handle gets a result: if it is dropped unused, the result is `Cancelled`.
-struct Resolver<T: Send + 'static> {
-    shared: Option<Arc<Shared<T>>>,
-}
+/// Guarantees that the handle gets a result: if it is dropped before there is one, the result is `Cancelled`.
+struct Resolver<T: Send + 'static>(Arc<Shared<T>>);
 
 impl<T: Send + 'static> Resolver<T> {
-    /// Runs the future on the loop in its own task, so that a panic becomes an error.
-    fn start<F: Future<Output = T> + 'static>(mut self, future: F) {
-        let Some(shared) = self.shared.take() else { return };
-        // From here on the second task resolves the handle, or its destructor if the loop closes first.
-        let resolver = Resolver {
-            shared: Some(shared.clone()),
-        };
+    /// Runs the future on the loop in its own task, so that a panic becomes an error. A second task, or its destructor
+    /// if the loop closes first, resolves the handle.
+    fn start<F: Future<Output = T> + 'static>(self, future: F) {
         let mut task = crate::task::spawn(future);
         crate::task::spawn(async move {
-            let mut resolver = resolver;
-            let result = std::future::poll_fn(|cx| {
+            let result = poll_fn(|cx| {
                 let waker = cx.waker().clone();
                 let _old = {
-                    let mut cancel = shared.cancel();
+                    let mut cancel = self.0.cancel();
                     if cancel.is_requested {
                         task.cancel();
                     }
@@ -172,17 +162,14 @@ impl<T: Send + 'static> Resolver<T> {
                 Pin::new(&mut task).poll(cx)
             })
             .await;
-            resolver.shared = None;
-            shared.resolve(result);
+            self.0.resolve(result);
         });
     }
 }
 
 impl<T: Send + 'static> Drop for Resolver<T> {
     fn drop(&mut self) {
-        if let Some(shared) = self.shared.take() {
-            shared.resolve(Err(JoinError::cancelled(TaskId(0))));
-        }
+        self.0.resolve(Err(JoinError::cancelled(TaskId(0))));
     }
 }
 

@@ -21,16 +21,16 @@ use std::future::Future;
 use std::io;
 use std::panic::Location;
 use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::diagnostics::metrics::Counters;
 use crate::driver::Description;
 use crate::event_loop::builder::Builder;
-use crate::event_loop::callback::{Callback, CallbackCell, Handle, TimerHandle};
+use crate::event_loop::callback::{Handle, TimerHandle};
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::Exception;
 use crate::event_loop::handle::LoopHandle;
-use crate::event_loop::timers::Action;
 use crate::task::{JoinHandle, RawTask, spawn_unchecked};
 use crate::time::Instant;
 
@@ -123,7 +123,10 @@ impl EventLoop {
                 ));
             }
         }
-        match take_output(&handle) {
+        let Poll::Ready(result) = handle.raw().poll_join(&mut Context::from_waker(Waker::noop())) else {
+            unreachable!("the task is finished")
+        };
+        match result {
             Ok(output) => Ok(output),
             Err(error) => match error.try_into_panic() {
                 Ok(payload) => std::panic::resume_unwind(payload),
@@ -148,26 +151,25 @@ impl EventLoop {
     pub fn stop(&self) {
         self.core.stopping.set(true);
         // An entry in the ready queue keeps the next turn from blocking.
-        self.core.call_soon(Rc::new(CallbackCell::new(|| {})));
+        self.core.call_soon(|| {});
     }
 
     /// Runs `callback` in the next turn, after everything that was scheduled before it.
     #[track_caller]
     pub fn call_soon(&self, callback: impl FnOnce() + 'static) -> Handle {
-        self.core.call_soon(Rc::new(CallbackCell::new(callback)))
+        self.core.call_soon(callback)
     }
 
     /// Runs `callback` after `delay`; `Duration::MAX` means never.
     #[track_caller]
     pub fn call_later(&self, delay: Duration, callback: impl FnOnce() + 'static) -> TimerHandle {
-        let when = self.core.now() + delay;
-        self.core.call_at(when, Rc::new(CallbackCell::new(callback)))
+        self.core.call_at(self.core.now() + delay, callback)
     }
 
     /// Runs `callback` when the loop's clock reaches `when`. Callbacks with equal times run in the order of the calls.
     #[track_caller]
     pub fn call_at(&self, when: Instant, callback: impl FnOnce() + 'static) -> TimerHandle {
-        self.core.call_at(when, Rc::new(CallbackCell::new(callback)))
+        self.core.call_at(when, callback)
     }
 
     /// Spawns a task, which runs while the loop runs. Unlike [`spawn`](crate::spawn()), it needs no current loop.
@@ -237,32 +239,7 @@ impl Drop for EndTask<'_> {
     }
 }
 
-fn take_output<T>(handle: &JoinHandle<T>) -> Result<T, crate::task::JoinError> {
-    use std::task::{Context, Poll, Waker};
-    match handle.raw().poll_join(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(result) => result,
-        Poll::Pending => unreachable!("the task is finished"),
-    }
-}
-
 impl LoopCore {
-    pub(crate) fn call_soon(&self, callback: Rc<dyn Callback>) -> Handle {
-        let handle = Handle::new(&callback);
-        if !self.is_closed() {
-            self.ready.push_call(callback);
-        }
-        handle
-    }
-
-    pub(crate) fn call_at(&self, when: Instant, callback: Rc<dyn Callback>) -> TimerHandle {
-        let id = self.add_timer(when, Action::Call(callback.clone()));
-        if self.is_closed() {
-            self.cancel_timer(id);
-            callback.cancel();
-        }
-        TimerHandle::new(&self.rc(), id, &callback, when)
-    }
-
     pub(crate) fn counters(&self) -> Counters {
         let timers = self.timers.borrow();
         Counters {
@@ -290,7 +267,7 @@ impl LoopCore {
 /// Outside of a loop. [`EventLoop::call_soon`] works anywhere.
 #[track_caller]
 pub fn call_soon(callback: impl FnOnce() + 'static) -> Handle {
-    LoopCore::current("call_soon").call_soon(Rc::new(CallbackCell::new(callback)))
+    LoopCore::current("call_soon").call_soon(callback)
 }
 
 /// Runs `callback` on the current loop after `delay`.
@@ -301,7 +278,7 @@ pub fn call_soon(callback: impl FnOnce() + 'static) -> Handle {
 #[track_caller]
 pub fn call_later(delay: Duration, callback: impl FnOnce() + 'static) -> TimerHandle {
     let core = LoopCore::current("call_later");
-    core.call_at(core.now() + delay, Rc::new(CallbackCell::new(callback)))
+    core.call_at(core.now() + delay, callback)
 }
 
 /// Runs `callback` when the current loop's clock reaches `when`.
@@ -311,7 +288,7 @@ pub fn call_later(delay: Duration, callback: impl FnOnce() + 'static) -> TimerHa
 /// Outside of a loop. [`EventLoop::call_at`] works anywhere.
 #[track_caller]
 pub fn call_at(when: Instant, callback: impl FnOnce() + 'static) -> TimerHandle {
-    LoopCore::current("call_at").call_at(when, Rc::new(CallbackCell::new(callback)))
+    LoopCore::current("call_at").call_at(when, callback)
 }
 
 /// A snapshot of the current loop's counters.

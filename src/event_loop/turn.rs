@@ -64,23 +64,18 @@ impl LoopCore {
     pub(crate) fn drive(&self, wait: Wait) -> io::Result<Vec<Completion>> {
         let mut completed = self.completed.take();
         let result = match wait {
-            Wait::No | Wait::Poll => self.poll_driver(&mut completed, wait),
-            Wait::Until(deadline) => self.parker.park(self, &mut completed, Some(deadline)),
-            Wait::Forever => self.parker.park(self, &mut completed, None),
+            Wait::No | Wait::Poll => {
+                let began = self.begin_poll();
+                let result = self.driver().poll(&mut completed, wait);
+                self.end_poll(began);
+                self.check_poll(result, &completed, wait)
+            }
+            Wait::Until(deadline) => self.park(&mut completed, Some(deadline)),
+            Wait::Forever => self.park(&mut completed, None),
         };
         // Deliver completions that were reaped before the error.
         result.inspect_err(|_| self.complete(&mut completed))?;
         Ok(completed)
-    }
-
-    #[inline(always)]
-    fn poll_driver(&self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
-        let began = self.begin_poll();
-        let result = self.driver().poll(completed, wait);
-        if let Some(began) = began {
-            self.end_poll(began);
-        }
-        self.parker.check(self, result, completed, wait)
     }
 
     /// Step 3: completions wake their tasks; calls and wakes from other threads join the ready queue.
@@ -98,7 +93,7 @@ impl LoopCore {
         for item in events.drain(..) {
             match item {
                 RemoteEvent::Wake(remote_wake) => remote_wake.deliver(self),
-                RemoteEvent::Call(call) => self.ready.push_remote(call),
+                RemoteEvent::Call(call) => self.ready.push(Ready::Remote(call)),
                 RemoteEvent::Stop => self.stopping.set(true),
                 RemoteEvent::OpDone(id, res) => self.complete_one(id, OpResult::new(res)),
                 RemoteEvent::PoolHasCapacity => self.submit_waiting(),
@@ -121,7 +116,7 @@ impl LoopCore {
             let due = self.timers.borrow_mut().pop_due(now);
             match due {
                 Some(Action::Wake(waker)) => guard("a waker", || waker.wake()),
-                Some(Action::Call(callback)) => self.ready.push_call(callback),
+                Some(Action::Call(callback)) => self.ready.push(Ready::Call(callback)),
                 None => return,
             }
         }
@@ -136,13 +131,11 @@ impl LoopCore {
     /// Step 6: runs one entry of the batch.
     #[inline]
     pub(crate) fn run_next(&self) {
-        let Some(next) = self.ready.pop() else {
-            return;
-        };
-        if self.slow.is_some() {
-            return self.run_timed(next);
+        match (self.ready.pop(), self.slow) {
+            (Some(next), None) => self.run_one(next),
+            (Some(next), Some(limit)) => self.run_timed(next, limit),
+            (None, _) => {}
         }
-        self.run_one(next);
     }
 
     #[inline]

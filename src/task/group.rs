@@ -17,7 +17,6 @@ use std::task::{Context, Poll};
 use super::child_set::ChildSet;
 use super::output::{Failure, GroupError, TaskOutput};
 use super::{Builder, JoinHandle};
-use crate::event_loop::callback::CallbackCell;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::{Exception, guard, report};
 
@@ -364,7 +363,7 @@ impl State {
         let state = self.clone();
         match LoopCore::try_current() {
             Some(core) if !core.is_closed() => {
-                core.call_soon(Rc::new(CallbackCell::new(move || state.abort())));
+                core.call_soon(move || state.abort());
             }
             _ => self.abort(),
         }

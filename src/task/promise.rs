@@ -10,7 +10,6 @@ use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
-use crate::event_loop::callback::CallbackCell;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::{guard, wake_all};
 use crate::task::Locals;
@@ -146,7 +145,7 @@ fn schedule_callbacks<T: 'static>(state: &Rc<RefCell<State<T>>>) {
     match core.filter(|core| !core.is_closed()) {
         Some(core) => {
             let state = state.clone();
-            core.call_soon(Rc::new(CallbackCell::new(move || run_callbacks(&state))));
+            core.call_soon(move || run_callbacks(&state));
         }
         None => run_callbacks(state),
     }

@@ -80,6 +80,7 @@ use crate::diagnostics::dump::Waiting;
 use crate::event_loop::core::{LoopCore, RemoteEvent};
 use crate::event_loop::exception::{Exception, guard, report, wake_all};
 use crate::event_loop::inbox::Inbox;
+use crate::event_loop::ready::Ready;
 use crate::event_loop::waiter::TaskKey;
 use crate::time::Instant;
 
@@ -440,7 +441,7 @@ impl RawTask {
             return;
         }
         header.is_ready.set(true);
-        core.ready.push_task(Runnable(self));
+        core.ready.push(Ready::Task(Runnable(self)));
     }
 
     /// Sends a wake to the loop unless one is queued or the task is done. The caller holds a reference. Any thread.

@@ -78,13 +78,12 @@ impl LoopCore {
     }
 
     #[inline]
-    pub(crate) fn end_poll(&self, began: Instant) {
-        let now = self.now();
-        let times = &self.times;
+    pub(crate) fn end_poll(&self, began: Option<Instant>) {
+        let Some(began) = began else { return };
+        let (times, now) = (&self.times, self.now());
         times.recent.set(now);
-        times
-            .driver
-            .set(times.driver.get() + (now - began) * SAMPLE_EVERY as u32);
+        let took = (now - began) * SAMPLE_EVERY as u32;
+        times.driver.set(times.driver.get() + took);
     }
 
     /// Records a wait, asleep or busy-polling.
