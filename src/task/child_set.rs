@@ -47,8 +47,7 @@ impl ChildSet {
             is_cleanup: true,
             ..ChildSet::default()
         });
-        let is_running = LoopCore::try_current().is_some_and(|current| std::ptr::eq(current, core));
-        if is_running {
+        if core.is_current() {
             child_set.hand_to_current_task();
         }
         child_set
@@ -89,8 +88,9 @@ impl ChildSet {
         self.members.borrow().len()
     }
 
-    /// Requests that every member end at its next suspension point.
+    /// Closes the set, and requests that every member end at its next suspension point.
     pub(super) fn cancel_all(&self) {
+        self.close();
         // This only queues the members; no user code runs.
         for (_, member) in self.members.borrow().iter() {
             member.cancel();
@@ -129,12 +129,9 @@ impl ChildSet {
 
     /// Cancels the members and makes the current task wait for them.
     pub(super) fn cancel_and_hand_over(&self) {
-        self.close();
-        drop(self.waker.take());
         self.cancel_all();
-        if self.len() > 0 {
-            self.hand_to_current_task();
-        }
+        drop(self.waker.take());
+        self.hand_over();
     }
 
     /// Makes the current task wait for the members without cancelling them.
@@ -146,8 +143,7 @@ impl ChildSet {
     }
 
     fn hand_to_current_task(&self) {
-        let task = LoopCore::try_current().and_then(LoopCore::current_task);
-        if let Some(task) = task.filter(|&task| !self.would_cycle(task)) {
+        if let Some(task) = LoopCore::running_task().filter(|&task| !self.would_cycle(task)) {
             self.owner.set(Some(Owner::new(task)));
         }
     }
@@ -203,15 +199,13 @@ impl Membership {
     }
 
     /// Removes the finished member. Returns the set's owner if the set is empty now.
-    pub(super) fn leave(mut self) -> Option<Owner> {
-        self.child_set.take().and_then(|child_set| child_set.leave(self.index))
+    pub(super) fn leave(&mut self) -> Option<Owner> {
+        self.child_set.take()?.leave(self.index)
     }
 }
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        if let Some(child_set) = self.child_set.take() {
-            drop(child_set.leave(self.index));
-        }
+        drop(self.leave());
     }
 }

@@ -16,6 +16,7 @@ use super::child_set::ChildSet;
 use super::output::TaskOutput;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::{Exception, guard, report};
+use crate::on_drop::OnDrop;
 use crate::time::timeout;
 
 /// Registers a future to be awaited if the current work is cancelled: the counterpart of asyncio's `except
@@ -145,15 +146,17 @@ impl<F: Future<Output: TaskOutput> + 'static> Drop for OnCancel<F> {
             return;
         }
         let (within, location) = (self.within, self.location);
-        let running = Running::new(&self.core);
+        cleanups.running.set(cleanups.running.get() + 1);
+        let core = self.core.clone();
+        let running = OnDrop(move || core.cleanups.running.set(core.cleanups.running.get() - 1));
         let future = async move {
             let _running = running;
             match timeout(within, cleanup).await.map(TaskOutput::into_result) {
                 Ok(Ok(_)) => {}
-                Ok(Err(error)) => report(Exception::error(
-                    format!("the cleanup registered at {location} failed"),
-                    error,
-                )),
+                Ok(Err(error)) => {
+                    let context = format!("the cleanup registered at {location} failed");
+                    report(Exception::error(context, error));
+                }
                 Err(_) => report(not_done(location, &format!("it took longer than {within:?}"))),
             }
         };
@@ -184,21 +187,4 @@ pub(crate) struct Cleanups {
     pub(crate) armed: std::cell::Cell<usize>,
     /// Running in a task.
     pub(crate) running: std::cell::Cell<usize>,
-}
-
-/// Counts one running cleanup.
-struct Running(Rc<LoopCore>);
-
-impl Running {
-    fn new(core: &Rc<LoopCore>) -> Running {
-        core.cleanups.running.set(core.cleanups.running.get() + 1);
-        Running(core.clone())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let running = &self.0.cleanups.running;
-        running.set(running.get() - 1);
-    }
 }

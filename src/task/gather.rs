@@ -57,7 +57,6 @@ where
         outputs: outputs(future_set.len()),
         future_set,
         child_set,
-        is_waiting: true,
     }
 }
 
@@ -67,7 +66,6 @@ pub struct Gather<T: 'static, E: Into<BoxError> + 'static> {
     future_set: FutureSet<JoinHandle<Result<T, E>>>,
     outputs: Vec<Option<T>>,
     child_set: Rc<ChildSet>,
-    is_waiting: bool,
 }
 
 /// Values and errors are not pinned.
@@ -86,18 +84,16 @@ impl<T: 'static, E: Into<BoxError> + 'static> Future for Gather<T, E> {
                 Ok(Err(error)) => TaskError::Failed(error),
                 Err(error) => TaskError::Ended(error),
             };
-            self.is_waiting = false;
             report_failures(self.future_set.take_rest(), "its `gather` had ended");
             return Poll::Ready(Err(error));
         }
-        self.is_waiting = false;
         Poll::Ready(Ok(collect(&mut self.outputs)))
     }
 }
 
 impl<T: 'static, E: Into<BoxError> + 'static> Drop for Gather<T, E> {
     fn drop(&mut self) {
-        if self.is_waiting {
+        if self.future_set.running() > 0 {
             self.child_set.cancel_and_hand_over();
             // Tasks that have failed, or fail before they are cancelled.
             report_failures(self.future_set.take_rest(), "its `gather` had ended");

@@ -373,7 +373,6 @@ impl State {
         if self.is_aborted.replace(true) {
             return;
         }
-        self.child_set.close();
         self.child_set.cancel_all();
         // Wakes the body, which must end too.
         self.child_set.wake();
@@ -409,8 +408,7 @@ impl<F: Future<Output: TaskOutput>> Future for Child<F> {
             Ok(Poll::Ready(Err(error))) => Ok(error),
             Err(payload) => Err(payload),
         };
-        let task = LoopCore::try_current().and_then(LoopCore::current_task);
-        let task = task.expect("a child is polled as a task");
+        let task = LoopCore::running_task().expect("a child is polled as a task");
         // A failed child has no output to return: `fail` ends the task once this poll returns `Pending`.
         task.fail();
         state.fail(Failure::of_task(task, cause));

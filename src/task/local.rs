@@ -273,7 +273,7 @@ impl Locals {
     /// A copy of the current context.
     #[inline]
     pub(crate) fn current() -> Locals {
-        let is_empty = match LoopCore::try_current().and_then(LoopCore::current_task) {
+        let is_empty = match LoopCore::running_task() {
             Some(task) => Locals::is_empty(task.locals()),
             None => !HAS_AMBIENT.get(),
         };
@@ -311,22 +311,15 @@ impl Locals {
     /// Calls `update` with the current context. It must not run the user's code.
     #[inline]
     fn update<R>(update: impl FnOnce(&mut Locals) -> R) -> R {
-        match LoopCore::try_current().and_then(LoopCore::current_task) {
+        match LoopCore::running_task() {
             Some(task) => update_in(task.locals(), update),
-            None => {
-                let mut update = Some(update);
-                let mut once = || update.take().expect("called once");
-                let updated = AMBIENT.try_with(|cell| {
-                    let result = update_in(cell, once());
-                    HAS_AMBIENT.set(!Locals::is_empty(cell));
-                    result
-                });
-                match updated {
-                    Ok(result) => result,
-                    // The thread is exiting and its thread-locals are gone.
-                    Err(_) => once()(&mut Locals(None)),
-                }
-            }
+            // The thread is exiting and its thread-locals are gone.
+            None if AMBIENT.try_with(|_| ()).is_err() => update(&mut Locals(None)),
+            None => AMBIENT.with(|cell| {
+                let result = update_in(cell, update);
+                HAS_AMBIENT.set(!Locals::is_empty(cell));
+                result
+            }),
         }
     }
 

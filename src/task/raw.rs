@@ -267,45 +267,23 @@ pub(crate) unsafe fn spawn_unchecked<F: Future>(
     spawned_at: &'static Location<'static>,
 ) -> JoinHandle<F::Output> {
     // SAFETY: the caller's promise.
-    let (handle, task) = unsafe { create(core, future, name, spawned_at) };
-    match core.is_closed() {
-        true => task.cancel_now(core),
-        false => task.make_ready(core),
-    }
+    let handle = unsafe { create(core, future, name, spawned_at) };
+    handle.raw().start(core);
     handle
 }
 
-/// As `spawn_unchecked`, but polls the task before returning, inside the caller, if [`LoopCore::run_inside`] allows it.
-pub(crate) fn spawn_eagerly<F: Future + 'static>(
-    core: &LoopCore,
-    future: F,
-    name: Option<Box<str>>,
-    spawned_at: &'static Location<'static>,
-) -> JoinHandle<F::Output> {
-    // SAFETY: the future is `'static`.
-    let (handle, task) = unsafe { create(core, future, name, spawned_at) };
-    match core.is_closed() {
-        true => task.cancel_now(core),
-        // A `tracing` subscriber called for the spawn may have ended the task.
-        false if task.is_done() => {}
-        false if core.run_inside(|| task.poll(core)) => {}
-        false => task.make_ready(core),
-    }
-    handle
-}
-
-/// Creates a task and adds it to the loop's list.
+/// Creates a task and adds it to the loop's list. The caller starts it.
 ///
 /// # Safety
 ///
 /// As for [`spawn_unchecked`].
 #[inline]
-unsafe fn create<F: Future>(
+pub(super) unsafe fn create<F: Future>(
     core: &LoopCore,
     future: F,
     name: Option<Box<str>>,
     spawned_at: &'static Location<'static>,
-) -> (JoinHandle<F::Output>, RawTask) {
+) -> JoinHandle<F::Output> {
     // Written in place: a large future would otherwise be built on the stack and copied.
     let task = Box::write(
         Box::new_uninit(),
@@ -339,7 +317,7 @@ unsafe fn create<F: Future>(
     let raw = RawTask(header);
     raw.header().list_index.set(core.tasks.insert(raw));
     crate::diagnostics::trace::task_spawned(raw.id(), raw.name(), spawned_at);
-    (JoinHandle::new(raw), raw)
+    JoinHandle::new(raw)
 }
 
 /// A pointer to a task. Copies are not counted: the holder knows which reference keeps the task alive.
@@ -430,6 +408,24 @@ impl RawTask {
             true => self.make_ready(core),
             // The loop is not running: this also notifies an outer event loop that drives it.
             false => self.send_remote_wake(),
+        }
+    }
+
+    /// Schedules the first poll. On a closed loop the task is cancelled unpolled.
+    #[inline]
+    fn start(self, core: &LoopCore) {
+        match core.is_closed() {
+            true => self.cancel_now(core),
+            false => self.make_ready(core),
+        }
+    }
+
+    /// As `start`, but polls the task before returning, inside the caller, if [`LoopCore::run_inside`] allows it.
+    pub(super) fn start_eagerly(self, core: &LoopCore) {
+        // A `tracing` subscriber called for the spawn may have ended the task.
+        let may_poll = !core.is_closed() && !self.is_done();
+        if !may_poll || !core.run_inside(|| self.poll(core)) {
+            self.start(core);
         }
     }
 
