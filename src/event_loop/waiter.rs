@@ -8,6 +8,7 @@ use std::task::Waker;
 
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::guard;
+use crate::task::RawTask;
 
 /// A task's index in the loop's list, and in the lower half the lower half of its id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -34,7 +35,11 @@ impl Waiter {
     #[inline]
     pub(crate) fn wake(self, core: &LoopCore) {
         match self {
-            Waiter::Task(key) => core.wake_task(key),
+            Waiter::Task(key) => {
+                if let Some(task) = core.task_of(key) {
+                    task.schedule_on(core);
+                }
+            }
             Waiter::Foreign(waker) => guard("a waker", || waker.wake()),
         }
     }
@@ -42,12 +47,8 @@ impl Waiter {
 
 impl LoopCore {
     #[inline]
-    fn wake_task(&self, TaskKey(key): TaskKey) {
-        let task = self.tasks.get((key >> 32) as usize);
-        if let Some(task) = task
-            && task.id().0 as u32 == key as u32
-        {
-            task.schedule_on(self);
-        }
+    pub(crate) fn task_of(&self, TaskKey(key): TaskKey) -> Option<RawTask> {
+        let task = self.tasks.get((key >> 32) as usize)?;
+        (task.id().0 as u32 == key as u32).then_some(task)
     }
 }

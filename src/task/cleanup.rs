@@ -93,17 +93,17 @@ impl<F: Future<Output: TaskOutput> + 'static> OnCancel<F> {
 
     /// Runs the cleanup in place, without the time limit. If this future is dropped early, the loop continues it.
     pub async fn run(mut self) -> F::Output {
-        let output = poll_fn(|cx| match &mut self.cleanup {
-            Some(cleanup) => match catch_unwind(AssertUnwindSafe(|| cleanup.as_mut().poll(cx))) {
-                Ok(polled) => polled,
+        let output = poll_fn(|cx| {
+            let cleanup = self
+                .cleanup
+                .as_mut()
+                .expect("the cleanup is present until it completes");
+            catch_unwind(AssertUnwindSafe(|| cleanup.as_mut().poll(cx))).unwrap_or_else(|payload| {
                 // A future that panicked must not be polled again.
-                Err(payload) => {
-                    let failed = self.cleanup.take();
-                    guard("a cleanup's destructor", || drop(failed));
-                    resume_unwind(payload)
-                }
-            },
-            None => unreachable!("the cleanup is present until it completes"),
+                let failed = self.cleanup.take();
+                guard("a cleanup's destructor", || drop(failed));
+                resume_unwind(payload)
+            })
         })
         .await;
         self.cleanup = None;

@@ -8,6 +8,7 @@
 //! be used on any thread; hence the mutex.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
@@ -99,6 +100,14 @@ impl<F: Future> FutureSet<F> {
     /// The number of futures that have not completed.
     pub(super) fn running(&self) -> usize {
         self.running
+    }
+
+    /// For the `Debug` of the futures built on a set.
+    pub(super) fn fmt_as(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct(name)
+            .field("running", &self.running)
+            .field("of", &self.len())
+            .finish()
     }
 
     /// The next completed future's index and output; `None` when all have completed. If a future panics, the panic

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use super::child_set::ChildSet;
 use super::future_set::FutureSet;
-use super::join_all::{collect, fmt_future_set, outputs};
+use super::join_all::{collect, outputs};
 use super::shield::report_failures;
 use super::{JoinError, JoinHandle};
 use crate::event_loop::core::LoopCore;
@@ -103,7 +103,7 @@ impl<T: 'static, E: Into<BoxError> + 'static> Drop for Gather<T, E> {
 
 impl<T: 'static, E: Into<BoxError> + 'static> fmt::Debug for Gather<T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt_future_set("Gather", &self.future_set, f)
+        self.future_set.fmt_as("Gather", f)
     }
 }
 

@@ -19,6 +19,7 @@ use std::task::{Context, Poll};
 
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::guard;
+use crate::on_drop::OnDrop;
 
 /// A variable with a separate value in each task: asyncio's `ContextVar`.
 ///
@@ -148,8 +149,14 @@ impl<T: 'static> TaskLocal<T> {
     /// Calls `call` with this value set.
     pub fn sync_scope<R>(&'static self, value: T, call: impl FnOnce() -> R) -> R {
         let mut value = Some(Rc::new(value));
-        let _guard = ScopeGuard::enter(self, &mut value);
+        let _guard = self.enter(&mut value);
         call()
+    }
+
+    /// Swaps a scope's value into the context, and back when the guard is dropped.
+    fn enter<'a>(&'static self, value: &'a mut Option<Rc<T>>) -> OnDrop<impl FnMut() + 'a> {
+        *value = self.swap(value.take());
+        OnDrop(|| *value = self.swap(value.take()))
     }
 
     fn value(&'static self) -> Option<Rc<T>> {
@@ -205,21 +212,20 @@ impl<T: 'static, F: Future> Future for Scope<T, F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         // SAFETY: `future` is structurally pinned and never moved; the other fields are not pinned.
-        let (this, future) = unsafe {
+        let (local, value, future) = unsafe {
             let this = self.get_unchecked_mut();
             let future = this.future.as_mut().map(|future| Pin::new_unchecked(future));
-            ((this.local, &mut this.value), future)
+            (this.local, &mut this.value, future)
         };
-        let _guard = ScopeGuard::enter(this.0, this.1);
-        future
-            .expect("the future is present until the scope is dropped")
-            .poll(cx)
+        let _guard = local.enter(value);
+        let future = future.expect("the future is present until the scope is dropped");
+        future.poll(cx)
     }
 }
 
 impl<T: 'static, F> Drop for Scope<T, F> {
     fn drop(&mut self) {
-        let _guard = ScopeGuard::enter(self.local, &mut self.value);
+        let _guard = self.local.enter(&mut self.value);
         // In place: the future is pinned.
         self.future = None;
     }
@@ -230,25 +236,6 @@ impl<T: 'static, F> fmt::Debug for Scope<T, F> {
         f.debug_struct("Scope")
             .field("local", self.local)
             .finish_non_exhaustive()
-    }
-}
-
-/// Swaps the scope's value into the context, and back when dropped.
-struct ScopeGuard<'a, T: 'static> {
-    local: &'static TaskLocal<T>,
-    other: &'a mut Option<Rc<T>>,
-}
-
-impl<'a, T> ScopeGuard<'a, T> {
-    fn enter(local: &'static TaskLocal<T>, value: &'a mut Option<Rc<T>>) -> ScopeGuard<'a, T> {
-        *value = local.swap(value.take());
-        ScopeGuard { local, other: value }
-    }
-}
-
-impl<T> Drop for ScopeGuard<'_, T> {
-    fn drop(&mut self) {
-        *self.other = self.local.swap(self.other.take());
     }
 }
 
@@ -292,11 +279,16 @@ impl Locals {
     /// Runs `call` in this context, outside of any task.
     #[inline]
     pub(crate) fn run<R>(self, call: impl FnOnce() -> R) -> R {
-        let outer = match self.0.is_none() && !HAS_AMBIENT.get() {
+        let mut outer = match self.0.is_none() && !HAS_AMBIENT.get() {
             true => Locals(None),
             false => Locals::swap_ambient(self),
         };
-        let _restore = RestoreOnDrop(outer);
+        let _restore = OnDrop(|| {
+            // A callback may have set values even if it started without any.
+            if outer.0.is_some() || HAS_AMBIENT.get() {
+                Locals::swap_ambient(std::mem::take(&mut outer)).drop_guarded();
+            }
+        });
         call()
     }
 
@@ -362,17 +354,4 @@ fn update_in<R>(cell: &Cell<Locals>, update: impl FnOnce(&mut Locals) -> R) -> R
     let result = update(&mut locals);
     cell.set(locals);
     result
-}
-
-/// Restores the outer context.
-struct RestoreOnDrop(Locals);
-
-impl Drop for RestoreOnDrop {
-    #[inline]
-    fn drop(&mut self) {
-        // A callback may have set values even if it started without any.
-        if self.0.0.is_some() || HAS_AMBIENT.get() {
-            Locals::swap_ambient(std::mem::take(&mut self.0)).drop_guarded();
-        }
-    }
 }

@@ -55,9 +55,8 @@ pub struct Shield<T: TaskOutput + 'static> {
 impl<T: TaskOutput> Shield<T> {
     /// The task's plain handle. Dropping it does not report errors.
     pub fn into_handle(mut self) -> JoinHandle<T> {
-        self.handle
-            .take()
-            .expect("into_handle called after the Shield returned its result")
+        let handle = self.handle.take();
+        handle.expect("into_handle called after the Shield returned its result")
     }
 }
 
