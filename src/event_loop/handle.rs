@@ -32,17 +32,14 @@ use crate::task::{JoinError, ResultSlot, TaskId, WaitReason, set_wait_reason};
 /// ```
 #[derive(Clone)]
 pub struct LoopHandle {
-    inbox: Arc<Inbox<RemoteEvent>>,
+    pub(super) inbox: Arc<Inbox<RemoteEvent>>,
 }
 
 impl LoopHandle {
-    pub(crate) fn new(inbox: Arc<Inbox<RemoteEvent>>) -> LoopHandle {
-        LoopHandle { inbox }
-    }
-
     /// The handle of the loop that this thread is running.
     pub fn current() -> Option<LoopHandle> {
-        LoopCore::try_current().map(|core| LoopHandle::new(core.inbox.clone()))
+        let inbox = LoopCore::try_current()?.inbox.clone();
+        Some(LoopHandle { inbox })
     }
 
     /// Runs `callback` on the loop's thread in its next turn, after everything that was sent before it. If the loop
@@ -180,8 +177,7 @@ impl<T> RemoteHandle<T> {
     ///
     /// On the loop's own thread, which would deadlock: await the handle there.
     pub fn wait(self) -> Result<T, JoinError> {
-        self.refuse_on_own_loop();
-        park::wait_until(None, poll_fn(|cx| self.poll_result(cx))).expect("there is no deadline")
+        self.wait_timeout(Duration::MAX).expect("there is no deadline")
     }
 
     /// Blocks this thread until the future has completed, or returns the handle after `timeout`.
@@ -190,7 +186,11 @@ impl<T> RemoteHandle<T> {
     ///
     /// On the loop's own thread, which would deadlock: await the handle there.
     pub fn wait_timeout(self, timeout: Duration) -> Result<Result<T, JoinError>, RemoteHandle<T>> {
-        self.refuse_on_own_loop();
+        let is_own = LoopCore::try_current().is_some_and(|core| Arc::ptr_eq(&core.inbox, &self.inbox));
+        assert!(
+            !is_own,
+            "blocking here would deadlock: this thread runs the loop that must run the future; await the handle instead"
+        );
         // A deadline beyond the range of the clock means forever.
         let deadline = Instant::now().checked_add(timeout);
         park::wait_until(deadline, poll_fn(|cx| self.poll_result(cx))).ok_or(self)
@@ -201,14 +201,6 @@ impl<T> RemoteHandle<T> {
             true => Poll::Ready(Err(JoinError::not_started(forked_error()))),
             false => self.shared.slot.poll(cx),
         }
-    }
-
-    fn refuse_on_own_loop(&self) {
-        let is_own = LoopCore::try_current().is_some_and(|core| Arc::ptr_eq(&core.inbox, &self.inbox));
-        assert!(
-            !is_own,
-            "blocking here would deadlock: this thread runs the loop that must run the future; await the handle instead"
-        );
     }
 
     /// Cancels the future on the loop's thread, as [`JoinHandle::cancel`](crate::JoinHandle::cancel). Does not wait.

@@ -31,7 +31,8 @@ use crate::event_loop::callback::{Handle, TimerHandle};
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::Exception;
 use crate::event_loop::handle::LoopHandle;
-use crate::task::{JoinHandle, RawTask, spawn_unchecked};
+use crate::on_drop::OnDrop;
+use crate::task::{JoinHandle, spawn_unchecked};
 use crate::time::Instant;
 
 /// A single-threaded event loop.
@@ -74,10 +75,6 @@ impl EventLoop {
         Builder::new().build()
     }
 
-    pub(crate) fn from_core(core: Rc<LoopCore>) -> EventLoop {
-        EventLoop { core }
-    }
-
     pub(crate) fn core(&self) -> &LoopCore {
         &self.core
     }
@@ -107,11 +104,19 @@ impl EventLoop {
     pub fn run_until_complete<F: Future>(&self, future: F) -> io::Result<F::Output> {
         let _entered = self.core.enter_to_run()?;
         let name = Some("main".into());
-        // SAFETY: `EndTask` ends the task before this function returns or unwinds, so the future's borrows outlive it;
+        // SAFETY: the guard ends the task before this function returns or unwinds, so the future's borrows outlive it;
         // the output is taken, or dropped with the handle, here too.
         let handle = unsafe { spawn_unchecked(&self.core, future, name, Location::caller()) };
         // Declared after the handle, so dropped before it: the handle's reference keeps the task's memory alive.
-        let _guard = EndTask(&self.core, handle.raw());
+        let _guard = OnDrop(|| {
+            handle.raw().cancel_now(&self.core);
+            if !handle.raw().is_done() {
+                // A bug in this crate: the task runs outside of a turn. Abort, since its borrows end when this returns.
+                std::process::abort();
+            }
+            // For the next run.
+            self.core.stopping.set(false);
+        });
         loop {
             self.turn_once(LoopCore::next_wait)?;
             if handle.is_finished() {
@@ -186,7 +191,9 @@ impl EventLoop {
 
     /// A handle to this loop for other threads.
     pub fn handle(&self) -> LoopHandle {
-        LoopHandle::new(self.core.inbox.clone())
+        LoopHandle {
+            inbox: self.core.inbox.clone(),
+        }
     }
 
     /// Sets the handler for panics and errors that no caller receives. Without one, they are printed to standard error.
@@ -222,20 +229,6 @@ impl EventLoop {
 impl fmt::Debug for EventLoop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.core.fmt(f)
-    }
-}
-
-/// Ends the main task when `run_until_complete` returns or unwinds, and clears `stopping` for the next run.
-struct EndTask<'a>(&'a LoopCore, RawTask);
-
-impl Drop for EndTask<'_> {
-    fn drop(&mut self) {
-        self.1.cancel_now(self.0);
-        if !self.1.is_done() {
-            // A bug in this crate: the task runs outside of a turn. Abort, since its borrows end when this returns.
-            std::process::abort();
-        }
-        self.0.stopping.set(false);
     }
 }
 

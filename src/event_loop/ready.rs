@@ -112,29 +112,16 @@ impl Drop for ReadyQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::{Arc, Mutex};
 
     #[test]
     fn entries_come_out_in_order_while_the_queue_grows_and_are_dropped_with_it() {
-        let dropped = Rc::new(std::cell::Cell::new(0));
-        struct Count(Rc<std::cell::Cell<u32>>);
-        // SAFETY: the test uses one thread.
-        unsafe impl Send for Count {}
-        impl Drop for Count {
-            fn drop(&mut self) {
-                self.0.set(self.0.get() + 1);
-            }
-        }
-        let order = Rc::new(std::cell::RefCell::new(Vec::new()));
-        struct Shared(Rc<std::cell::RefCell<Vec<u32>>>);
-        // SAFETY: as above.
-        unsafe impl Send for Shared {}
+        // Each call holds a reference to this.
+        let order = Arc::new(Mutex::new(Vec::new()));
         let queue = ReadyQueue::default();
         for number in 0..1_000 {
-            let (count, shared) = (Count(dropped.clone()), Shared(order.clone()));
-            queue.push(Ready::Remote(Box::new(move || {
-                let (_count, shared) = (count, shared);
-                shared.0.borrow_mut().push(number);
-            })));
+            let order = order.clone();
+            queue.push(Ready::Remote(Box::new(move || order.lock().unwrap().push(number))));
         }
         for _ in 0..500 {
             match queue.pop() {
@@ -142,9 +129,9 @@ mod tests {
                 _ => panic!("a remote call was pushed"),
             }
         }
-        assert_eq!(*order.borrow(), (0..500).collect::<Vec<_>>());
-        assert_eq!((queue.len(), dropped.get()), (500, 500));
+        assert_eq!(*order.lock().unwrap(), (0..500).collect::<Vec<_>>());
+        assert_eq!((queue.len(), Arc::strong_count(&order)), (500, 501));
         drop(queue);
-        assert_eq!(dropped.get(), 1_000);
+        assert_eq!(Arc::strong_count(&order), 1);
     }
 }

@@ -58,7 +58,7 @@ impl LoopCore {
                 self.close_driver();
                 // Name look-ups may take long, and no task waits for them any more.
                 self.files.shutdown(Shutdown::Detach);
-                self.blocking.shutdown(self.blocking_shutdown);
+                self.blocking.shutdown(self.settings.blocking_shutdown);
                 crate::diagnostics::trace::loop_closed();
             }
         }
@@ -99,7 +99,7 @@ impl LoopCore {
         closed.keep(driver, has_in_flight);
         self.driver.replace(Box::new(closed));
         if has_in_flight {
-            let (count, limit) = (self.ops.in_flight(), self.close_within);
+            let (count, limit) = (self.ops.in_flight(), self.settings.close_within);
             let context = format!("{count} operations did not complete within {limit:?}");
             let error = io::Error::new(io::ErrorKind::TimedOut, "their memory is leaked");
             report(Exception::error(context, error));
@@ -110,7 +110,7 @@ impl LoopCore {
     fn reap_all(&self) {
         self.cancel_all_ops();
         // A limit beyond the range of the clock is none.
-        let deadline = std::time::Instant::now().checked_add(self.close_within);
+        let deadline = std::time::Instant::now().checked_add(self.settings.close_within);
         while self.ops.in_flight() > 0 {
             if deadline.is_some_and(|deadline| std::time::Instant::now() > deadline) {
                 return;

@@ -39,7 +39,6 @@ pub(crate) struct LoopCounters {
 
 /// The times of a loop.
 pub(crate) struct LoopTimes {
-    is_on: bool,
     idle: Cell<Duration>,
     driver: Cell<Duration>,
     /// The total of all runs of the loop that have ended.
@@ -51,9 +50,8 @@ pub(crate) struct LoopTimes {
 }
 
 impl LoopTimes {
-    pub(crate) fn new(is_on: bool, now: Instant) -> LoopTimes {
+    pub(crate) fn new(now: Instant) -> LoopTimes {
         LoopTimes {
-            is_on,
             idle: Cell::default(),
             driver: Cell::default(),
             total: Cell::default(),
@@ -74,7 +72,7 @@ impl LoopCore {
     #[inline]
     pub(crate) fn begin_poll(&self) -> Option<Instant> {
         let is_timed = self.counters.turns.get().is_multiple_of(SAMPLE_EVERY);
-        (self.times.is_on && is_timed).then(|| self.now())
+        (self.settings.measures_time && is_timed).then(|| self.now())
     }
 
     #[inline]
@@ -90,7 +88,7 @@ impl LoopCore {
     #[inline]
     pub(crate) fn waited(&self, began: Instant, now: Instant) {
         let times = &self.times;
-        if times.is_on {
+        if self.settings.measures_time {
             times.recent.set(now);
             times.idle.set(times.idle.get() + (now - began));
         }
