@@ -1,8 +1,5 @@
 //! Embedding the loop in another one, such as that of a GUI, a game or a library.
-//!
-//! The outer loop waits; this one runs turns without blocking. Before each wait, the outer loop calls
-//! [`EventLoop::flush`] and limits the wait by [`EventLoop::next_deadline`]. When the descriptor from
-//! [`EventLoop::pollable`] is readable, or the deadline has passed, it calls [`EventLoop::turn_nowait`].
+//! The outer loop waits, and this one runs turns without blocking: [`EventLoop::pollable`] shows how.
 
 use std::io;
 

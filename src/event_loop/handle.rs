@@ -4,14 +4,15 @@ use std::any::Any;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use crate::error::{LoopClosed, forked_error};
 use crate::event_loop::core::{LoopCore, RemoteEvent};
 use crate::event_loop::exception::{Exception, report};
 use crate::event_loop::inbox::Inbox;
+use crate::event_loop::waiter::TaskKey;
 use crate::sync::thread::park;
 use crate::task::{JoinError, ResultSlot, TaskId, WaitReason, set_wait_reason};
 
@@ -69,15 +70,20 @@ impl LoopHandle {
         F: Future + 'static,
         F::Output: Send + 'static,
     {
-        let shared = Arc::new(Shared {
-            slot: ResultSlot::default(),
-            cancel: Mutex::default(),
-        });
-        let resolver = Resolver(shared.clone());
-        // `make` runs inside the task, so that its panic reaches the handle too.
-        self.call_soon_threadsafe(move || resolver.start(async move { make().await }))?;
-        let inbox = self.inbox.clone();
-        Ok(RemoteHandle { shared, inbox })
+        let handle = RemoteHandle {
+            result: Arc::default(),
+            task: Arc::default(),
+            inbox: self.inbox.clone(),
+        };
+        let (resolver, started) = (Resolver(handle.result.clone()), handle.task.clone());
+        self.call_soon_threadsafe(move || {
+            // `make` runs inside the task, so that its panic becomes an error too.
+            let task = crate::task::spawn(async move { make().await });
+            // Not set before: this runs once.
+            let _ = started.set((task.raw().key(), task.id()));
+            crate::task::spawn(async move { resolver.resolve(task.await) });
+        })?;
+        Ok(handle)
     }
 
     /// Stops the loop after its next turn, as [`EventLoop::stop`](crate::EventLoop::stop).
@@ -103,35 +109,10 @@ impl fmt::Debug for LoopHandle {
 /// Dropping the handle detaches the future. If it then panics, the loop's exception handler is called.
 #[must_use = "use `drop` to ignore the result"]
 pub struct RemoteHandle<T> {
-    shared: Arc<Shared<T>>,
+    result: Arc<ResultSlot<T>>,
+    /// The future's task, once it is spawned. A `JoinHandle` is not `Send`.
+    task: Arc<OnceLock<(TaskKey, TaskId)>>,
     inbox: Arc<Inbox<RemoteEvent>>,
-}
-
-struct Shared<T> {
-    slot: ResultSlot<T>,
-    cancel: Mutex<Cancel>,
-}
-
-#[derive(Default)]
-struct Cancel {
-    is_requested: bool,
-    /// Wakes the task that awaits the future's task and can cancel it. A waker is `Send`, a `JoinHandle` is not.
-    waker: Option<Waker>,
-}
-
-impl<T> Shared<T> {
-    fn cancel(&self) -> MutexGuard<'_, Cancel> {
-        self.cancel.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    /// Sets the result, unless there is one.
-    fn resolve(&self, result: Result<T, JoinError>) {
-        let waker = self.cancel().waker.take();
-        drop(waker);
-        if let Some(payload) = self.slot.resolve(result) {
-            report(unclaimed_panic(payload));
-        }
-    }
 }
 
 fn unclaimed_panic(payload: Box<dyn Any + Send>) -> Exception {
@@ -139,34 +120,20 @@ fn unclaimed_panic(payload: Box<dyn Any + Send>) -> Exception {
 }
 
 /// Guarantees that the handle gets a result: if it is dropped before there is one, the result is `Cancelled`.
-struct Resolver<T: Send + 'static>(Arc<Shared<T>>);
+struct Resolver<T: Send + 'static>(Arc<ResultSlot<T>>);
 
 impl<T: Send + 'static> Resolver<T> {
-    /// Runs the future on the loop in its own task, so that a panic becomes an error. A second task, or its destructor
-    /// if the loop closes first, resolves the handle.
-    fn start<F: Future<Output = T> + 'static>(self, future: F) {
-        let mut task = crate::task::spawn(future);
-        crate::task::spawn(async move {
-            let result = poll_fn(|cx| {
-                let waker = cx.waker().clone();
-                let _old = {
-                    let mut cancel = self.0.cancel();
-                    if cancel.is_requested {
-                        task.cancel();
-                    }
-                    cancel.waker.replace(waker)
-                };
-                Pin::new(&mut task).poll(cx)
-            })
-            .await;
-            self.0.resolve(result);
-        });
+    /// Sets the result, unless there is one.
+    fn resolve(&self, result: Result<T, JoinError>) {
+        if let Some(payload) = self.0.resolve(result) {
+            report(unclaimed_panic(payload));
+        }
     }
 }
 
 impl<T: Send + 'static> Drop for Resolver<T> {
     fn drop(&mut self) {
-        self.0.resolve(Err(JoinError::cancelled(TaskId(0))));
+        self.resolve(Err(JoinError::cancelled(TaskId(0))));
     }
 }
 
@@ -199,28 +166,29 @@ impl<T> RemoteHandle<T> {
     fn poll_result(&self, cx: &mut Context<'_>) -> Poll<Result<T, JoinError>> {
         match self.inbox.is_forked() {
             true => Poll::Ready(Err(JoinError::not_started(forked_error()))),
-            false => self.shared.slot.poll(cx),
+            false => self.result.poll(cx),
         }
     }
 
     /// Cancels the future on the loop's thread, as [`JoinHandle::cancel`](crate::JoinHandle::cancel). Does not wait.
     pub fn cancel(&self) {
-        if self.inbox.is_forked() {
-            return;
-        }
-        let waker = {
-            let mut cancel = self.shared.cancel();
-            cancel.is_requested = true;
-            cancel.waker.take()
+        let task = self.task.clone();
+        // Sent after the future, so that the task is spawned when this runs. A key alone has only half of the id.
+        let cancel = move || {
+            if let Some(&(key, id)) = task.get()
+                && let Some(core) = LoopCore::try_current()
+                && let Some(task) = core.task_of(key).filter(|task| task.id() == id)
+            {
+                task.cancel();
+            }
         };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        // A loop that has closed has cancelled the task.
+        drop(self.inbox.send(RemoteEvent::Call(Box::new(cancel))));
     }
 
     /// Whether the result is available.
     pub fn is_finished(&self) -> bool {
-        self.inbox.is_forked() || self.shared.slot.is_finished()
+        self.inbox.is_forked() || self.result.is_finished()
     }
 }
 
@@ -242,7 +210,7 @@ impl<T> Drop for RemoteHandle<T> {
         if self.inbox.is_forked() {
             return;
         }
-        if let Some(payload) = self.shared.slot.abandon() {
+        if let Some(payload) = self.result.abandon() {
             // The exception handler is called on the loop's thread. If the loop has closed, it has no handler.
             let call = RemoteEvent::Call(Box::new(move || report(unclaimed_panic(payload))));
             drop(self.inbox.send(call));

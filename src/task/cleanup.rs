@@ -1,8 +1,7 @@
 //! `on_cancel`: asynchronous cleanup after cancellation.
 //!
 //! A cancelled future is dropped, and destructors cannot await. So the cleanup is registered in advance; if its guard
-//! is dropped while armed, the loop runs the cleanup in a task of its own. The task that dropped the guard stays
-//! unfinished until the cleanup has ended. The loop's shutdown waits for running cleanups too.
+//! is dropped while armed, the loop runs the cleanup in a task of its own.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
