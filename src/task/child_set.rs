@@ -11,7 +11,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
-use std::num::NonZeroU32;
 use std::panic::Location;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -75,11 +74,8 @@ impl ChildSet {
     pub(super) fn adopt(self: &Rc<ChildSet>, task: RawTask) {
         let index = self.members.borrow_mut().insert(TaskRef::new(task));
         task.set_membership(Membership {
-            child_set: Some(self.clone()),
-            // Plus one, so that zero is free and `Option<Membership>` needs only two words.
-            index: NonZeroU32::MIN
-                .checked_add(index as u32)
-                .expect("a child set has at most 2^32 - 1 members"),
+            child_set: self.clone(),
+            index,
         });
     }
 
@@ -153,7 +149,7 @@ impl ChildSet {
     fn would_cycle(&self, task: RawTask) -> bool {
         let mut next = Some(task);
         while let Some(task) = next {
-            let Some(child_set) = task.with_membership(|membership| membership?.child_set.clone()) else {
+            let Some(child_set) = task.with_membership(|membership| Some(membership?.child_set.clone())) else {
                 return false;
             };
             if std::ptr::eq(&*child_set, self) {
@@ -170,42 +166,30 @@ impl ChildSet {
         self.owner.set(owner);
         task
     }
-
-    /// Removes a finished member. Returns the owner if the set is empty now.
-    #[must_use]
-    fn leave(&self, index: NonZeroU32) -> Option<Owner> {
-        let member = self.members.borrow_mut().try_remove(index.get() as usize - 1);
-        drop(member);
-        if self.len() > 0 {
-            return None;
-        }
-        let owner = self.owner.take();
-        self.wake();
-        owner
-    }
 }
 
-/// A task's entry in its child set. Dropping it removes the entry.
+/// A task's entry in its child set. It is not dropped: the end of the task calls [`leave`](Membership::leave).
 pub(crate) struct Membership {
-    /// `None` once the entry is removed.
-    child_set: Option<Rc<ChildSet>>,
-    /// The key in `members`, plus one.
-    index: NonZeroU32,
+    child_set: Rc<ChildSet>,
+    /// The key in `members`.
+    index: usize,
 }
 
 impl Membership {
     pub(super) fn is_cleanup(&self) -> bool {
-        self.child_set.as_ref().is_some_and(|child_set| child_set.is_cleanup)
+        self.child_set.is_cleanup
     }
 
     /// Removes the finished member. Returns the set's owner if the set is empty now.
-    pub(super) fn leave(&mut self) -> Option<Owner> {
-        self.child_set.take()?.leave(self.index)
-    }
-}
-
-impl Drop for Membership {
-    fn drop(&mut self) {
-        drop(self.leave());
+    #[must_use]
+    pub(super) fn leave(self) -> Option<Owner> {
+        let member = self.child_set.members.borrow_mut().try_remove(self.index);
+        drop(member);
+        if self.child_set.len() > 0 {
+            return None;
+        }
+        let owner = self.child_set.owner.take();
+        self.child_set.wake();
+        owner
     }
 }

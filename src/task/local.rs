@@ -260,20 +260,10 @@ impl Locals {
     /// A copy of the current context.
     #[inline]
     pub(crate) fn current() -> Locals {
-        let is_empty = match LoopCore::running_task() {
-            Some(task) => Locals::is_empty(task.locals()),
-            None => !HAS_AMBIENT.get(),
-        };
-        match is_empty {
-            true => Locals(None),
-            false => Locals::update(|locals| locals.clone()),
+        match LoopCore::running_task() {
+            None if !HAS_AMBIENT.get() => Locals(None),
+            _ => Locals::update(|locals| locals.clone()),
         }
-    }
-
-    #[inline]
-    pub(super) fn is_empty(cell: &Cell<Locals>) -> bool {
-        // SAFETY: the cell belongs to this thread, and no reference into it exists: other code takes the content out.
-        unsafe { (*cell.as_ptr()).0.is_none() }
     }
 
     /// Runs `call` in this context, outside of any task.
@@ -308,9 +298,11 @@ impl Locals {
             // The thread is exiting and its thread-locals are gone.
             None if AMBIENT.try_with(|_| ()).is_err() => update(&mut Locals(None)),
             None => AMBIENT.with(|cell| {
-                let result = update_in(cell, update);
-                HAS_AMBIENT.set(!Locals::is_empty(cell));
-                result
+                update_in(cell, |locals| {
+                    let result = update(locals);
+                    HAS_AMBIENT.set(locals.0.is_some());
+                    result
+                })
             }),
         }
     }

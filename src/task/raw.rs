@@ -133,25 +133,6 @@ pub(crate) struct Header {
     locals: Cell<Locals>,
 }
 
-impl Header {
-    /// Whether the end of the task has more to release. Most tasks have neither, and skip the cold path.
-    #[inline]
-    fn has_membership_or_locals(&self) -> bool {
-        // SAFETY: this is the loop's thread, and no reference into the cell exists: other code takes the content out.
-        let has_membership = unsafe { (*self.membership.as_ptr()).is_some() };
-        has_membership || !Locals::is_empty(&self.locals)
-    }
-
-    #[cold]
-    fn take_membership_and_locals(&self, has_completed: bool) -> (Option<Membership>, Locals) {
-        let membership = match has_completed {
-            true => self.membership.take(),
-            false => None,
-        };
-        (membership, self.locals.take())
-    }
-}
-
 /// The allocation. `repr(C)`, so that a pointer to the task is a pointer to its header.
 #[repr(C)]
 struct Task<F: Future> {
@@ -479,11 +460,11 @@ impl RawTask {
         &self.header().locals
     }
 
-    /// Stores the membership of a task that has none; it is dropped when the task is finished. Loop's thread.
+    /// Stores the membership of a task that has none, until the task is finished. Loop's thread.
     pub(super) fn set_membership(self, membership: Membership) {
         debug_assert!(!self.has_membership());
         match self.is_finished() {
-            true => drop(membership),
+            true => drop(membership.leave()),
             false => self.header().membership.set(Some(membership)),
         }
     }
@@ -561,14 +542,12 @@ impl RawTask {
         let id = header.id;
         let listed = core.tasks.remove(header.list_index.get());
         debug_assert!(listed == Some(self));
-        let has_completed = header.orphans.get() == 0;
-        let waker = match has_completed {
-            true => header.join_waker.take(),
-            false => None,
+        // With orphans, the last `Owner` takes these.
+        let (waker, membership) = match header.orphans.get() {
+            0 => (header.join_waker.take(), header.membership.take()),
+            _ => (None, None),
         };
-        let extras = header
-            .has_membership_or_locals()
-            .then(|| header.take_membership_and_locals(has_completed));
+        let locals = header.locals.take();
         match header.joinable.get() {
             true => self.free_if_last(self.become_done()),
             false => self.become_done_alone(),
@@ -576,10 +555,8 @@ impl RawTask {
         // The task may be freed from here on.
         crate::diagnostics::trace::task_ended(id);
         wake_all(waker);
-        if let Some((membership, locals)) = extras {
-            drop(membership);
-            locals.drop_guarded();
-        }
+        drop(membership.and_then(Membership::leave));
+        locals.drop_guarded();
     }
 
     /// Sets `DONE` and gives up the list's reference in one step, or leaves that reference to the `Runnable` if one is

@@ -106,7 +106,7 @@ impl Drop for Owner {
     fn drop(&mut self) {
         // Iterative: groups may be nested as deep as memory allows, so recursion could overflow the stack.
         let mut membership = self.release();
-        while let Some(mut left) = membership {
+        while let Some(left) = membership {
             membership = left.leave().and_then(|owner| ManuallyDrop::new(owner).release());
         }
     }
