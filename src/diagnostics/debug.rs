@@ -2,18 +2,15 @@
 //!
 //! Times are real even if the loop's clock is virtual, because blocking delays other tasks in real time.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::{Exception, report};
 use crate::event_loop::ready::Ready;
 
 impl LoopCore {
-    /// Runs one entry of the batch, and reports it if it took too long.
-    pub(crate) fn run_timed(&self, next: Ready) {
-        let Some(limit) = self.slow else {
-            return self.run_one(next);
-        };
+    /// Runs one entry of the batch, and reports it if it took longer than `limit`.
+    pub(crate) fn run_timed(&self, next: Ready, limit: Duration) {
         // Described before it runs, because the task or callback may be freed by then.
         let entry = match &next {
             Ready::Task(runnable) => runnable.task().describe(),

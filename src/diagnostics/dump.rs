@@ -14,7 +14,7 @@ use crate::event_loop::core::LoopCore;
 use crate::event_loop::timers::Action;
 use crate::signal::{SignalKind, signal};
 use crate::sys::Fd;
-use crate::task::{Builder, TaskId};
+use crate::task::{Builder, RawTask, TaskId};
 
 /// Every task of a loop, and what it waits for: see [`EventLoop::dump`]. `Display` writes one line per task.
 ///
@@ -101,14 +101,12 @@ impl LoopCore {
         let mut dumps: Vec<TaskDump> = Vec::with_capacity(tasks.len());
         // One pass over everything that holds wakers, not one per task.
         let mut index_of = std::collections::HashMap::with_capacity(tasks.len());
-        let mut index_of_key = std::collections::HashMap::with_capacity(tasks.len());
         for task in tasks.iter() {
             index_of.insert(task.address(), dumps.len());
-            index_of_key.insert(task.key(), dumps.len());
-            let state = match task {
-                task if self.is_running(task) => TaskState::Running,
-                task if task.is_scheduled() => TaskState::Ready,
-                _ => TaskState::Waiting,
+            let state = match (self.is_running(task), task.is_scheduled()) {
+                (true, _) => TaskState::Running,
+                (false, true) => TaskState::Ready,
+                (false, false) => TaskState::Waiting,
             };
             dumps.push(TaskDump {
                 id: task.id(),
@@ -119,18 +117,20 @@ impl LoopCore {
                 since: task.polled_at().map(|at| now - at),
             });
         }
-        let mut add = |index: Option<&usize>, waiting: Waiting| {
-            if let Some(&index) = index {
+        let mut add = |address: *const (), waiting: Waiting| {
+            if let Some(&index) = index_of.get(&address) {
                 dumps[index].waits_for.push(waiting);
             }
         };
         self.ops.for_each_waiter(|op, task, waker| {
-            let (name, fd) = (op.name(), op.fd());
-            let index = match waker {
-                Some(waker) => index_of.get(&waker.data()),
-                None => index_of_key.get(&task),
+            let address = match waker {
+                Some(waker) => Some(waker.data()),
+                None => self.task_of(task).map(RawTask::address),
             };
-            add(index, Waiting::Op { name, fd });
+            if let Some(address) = address {
+                let (name, fd) = (op.name(), op.fd());
+                add(address, Waiting::Op { name, fd });
+            }
         });
         for (when, action) in timers.iter() {
             if let Action::Wake(waker) = action {
@@ -138,7 +138,7 @@ impl LoopCore {
                     crate::time::Instant::NEVER => Duration::MAX,
                     when => when - now,
                 };
-                add(index_of.get(&waker.data()), Waiting::Timer(left));
+                add(waker.data(), Waiting::Timer(left));
             }
         }
         for dump in &mut dumps {

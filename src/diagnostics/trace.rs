@@ -66,10 +66,7 @@ pub(crate) fn loop_closed() {
 }
 
 /// Without `emit`, which would report a subscriber's panic as another exception. The caller catches that panic.
-#[cfg(feature = "tracing")]
 pub(crate) fn exception(exception: &Exception) {
+    #[cfg(feature = "tracing")]
     tracing::error!(target: "windlass::loop", "{exception}");
 }
-
-#[cfg(not(feature = "tracing"))]
-pub(crate) fn exception(_: &Exception) {}

@@ -53,6 +53,7 @@ pub(crate) struct Settings {
     pub(crate) blocking: PoolSettings,
     pub(crate) files: PoolSettings,
     pub(crate) blocking_shutdown: Shutdown,
+    /// How long closing waits for operations in flight.
     pub(crate) close_within: Duration,
     pub(crate) debug: bool,
     pub(crate) slow_callback: Duration,
@@ -276,7 +277,8 @@ impl Builder {
             None => driver,
         };
         crate::diagnostics::trace::loop_opened(&driver.describe());
-        Ok(EventLoop::from_core(LoopCore::new(driver, &self.settings)))
+        let core = LoopCore::new(driver, self.settings);
+        Ok(EventLoop { core })
     }
 }
 

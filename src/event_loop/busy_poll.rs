@@ -49,6 +49,7 @@ const MAX_WAKE_AHEAD: Duration = Duration::from_micros(150);
 /// How early precise timers wake: more than the lateness of most sleeps, even on a virtual machine.
 const PRECISE_WAKE_AHEAD: Duration = Duration::from_micros(120);
 
+#[derive(Default)]
 pub(crate) struct BusyPoll {
     /// How long to poll before a sleep; zero disables busy-polling.
     window: Duration,
@@ -60,7 +61,11 @@ pub(crate) struct BusyPoll {
     /// Successful windows, less `WORTH` for each window that found nothing.
     credit: Cell<u32>,
     sources: Sources,
-    wake_policy: WakePolicy,
+    has_precise_timers: bool,
+    /// An estimate of the 10th percentile of how late the kernel ends sleeps, in nanoseconds.
+    lateness_ns: Cell<u64>,
+    /// The number of samples of that, up to the number at which the step no longer shrinks.
+    samples: Cell<u32>,
 }
 
 /// Estimates how many operations recent completions came from. Operations are distinguished by their index in the
@@ -82,42 +87,13 @@ pub(crate) enum Found {
     Nothing,
 }
 
-enum WakePolicy {
-    /// For a virtual clock, which jumps to the deadline.
-    OnTime,
-    Adaptive(WakeAhead),
-    Precise,
-}
-
-/// An estimate of the 10th percentile of how late the kernel ends sleeps.
-#[derive(Default)]
-struct WakeAhead {
-    nanos: Cell<u64>,
-    /// The number of samples, up to the number at which the step no longer shrinks.
-    samples: Cell<u32>,
-}
-
 impl BusyPoll {
-    pub(crate) fn new(window: Duration, precise: bool) -> BusyPoll {
+    pub(crate) fn new(window: Duration, has_precise_timers: bool) -> BusyPoll {
         BusyPoll {
             window,
-            is_on: Cell::new(false),
             needed: Cell::new(FIRST),
-            streak: Cell::new(0),
-            credit: Cell::new(0),
-            sources: Sources::default(),
-            wake_policy: match precise {
-                true => WakePolicy::Precise,
-                false => WakePolicy::Adaptive(WakeAhead::default()),
-            },
-        }
-    }
-
-    /// For a driver with a virtual clock.
-    pub(crate) fn none() -> BusyPoll {
-        BusyPoll {
-            wake_policy: WakePolicy::OnTime,
-            ..BusyPoll::new(Duration::ZERO, false)
+            has_precise_timers,
+            ..BusyPoll::default()
         }
     }
 
@@ -174,33 +150,24 @@ impl BusyPoll {
     /// the deadline: otherwise dense timers would make the loop poll all the time, which only precise timers do.
     #[inline]
     pub(crate) fn wake_at(&self, deadline: Instant, now: Instant) -> Instant {
-        match &self.wake_policy {
-            WakePolicy::OnTime => deadline,
-            WakePolicy::Adaptive(wake_ahead) => match deadline - Duration::from_nanos(wake_ahead.nanos.get()) {
-                wake_at if wake_at > now => wake_at,
-                _ => deadline,
-            },
-            WakePolicy::Precise => deadline - PRECISE_WAKE_AHEAD,
+        if self.has_precise_timers {
+            return deadline - PRECISE_WAKE_AHEAD;
+        }
+        match deadline - Duration::from_nanos(self.lateness_ns.get()) {
+            wake_at if wake_at > now => wake_at,
+            _ => deadline,
         }
     }
 
-    /// Records how late a sleep without events ended.
+    /// Records how late a sleep without events ended. Moves the estimate by one step up if this sleep was later, by
+    /// nine steps down otherwise: it settles where nine of ten are later. The first steps are larger: a few dozen
+    /// samples suffice, but an outlier moves it little.
     pub(crate) fn record_lateness(&self, lateness: Duration) {
-        if let WakePolicy::Adaptive(wake_ahead) = &self.wake_policy {
-            wake_ahead.add_sample(lateness);
-        }
-    }
-}
-
-impl WakeAhead {
-    /// Moves the estimate by one step up if the sample is later, by nine steps down otherwise: it settles where nine of
-    /// ten samples are later. The first steps are larger: a few dozen samples suffice, but an outlier moves it little.
-    fn add_sample(&self, lateness: Duration) {
         const MIN_STEP: u64 = 400;
         const HALVINGS: u32 = 3;
         const SAMPLES_PER_HALVING: u32 = 16;
         const FIRST: u64 = 25_000;
-        let (now, lateness, samples) = (self.nanos.get(), lateness.as_nanos() as u64, self.samples.get());
+        let (now, lateness, samples) = (self.lateness_ns.get(), lateness.as_nanos() as u64, self.samples.get());
         let step = MIN_STEP << (HALVINGS - samples / SAMPLES_PER_HALVING);
         self.samples.set((samples + 1).min(HALVINGS * SAMPLES_PER_HALVING));
         let next = match lateness > now {
@@ -209,7 +176,7 @@ impl WakeAhead {
             true => now + step,
             false => now.saturating_sub(9 * step),
         };
-        self.nanos.set(next.min(MAX_WAKE_AHEAD.as_nanos() as u64));
+        self.lateness_ns.set(next.min(MAX_WAKE_AHEAD.as_nanos() as u64));
     }
 }
 

@@ -6,7 +6,8 @@ use std::panic::Location;
 use std::rc::{Rc, Weak};
 
 use crate::event_loop::core::LoopCore;
-use crate::event_loop::timers::TimerId;
+use crate::event_loop::ready::Ready;
+use crate::event_loop::timers::{Action, TimerId};
 use crate::task::Locals;
 use crate::time::Instant;
 
@@ -21,20 +22,46 @@ pub(crate) trait Callback {
 }
 
 /// The single allocation of a scheduled callback.
-pub(crate) struct CallbackCell<F> {
+struct CallbackCell<F> {
     function: Cell<Option<F>>,
     location: &'static Location<'static>,
     /// As in asyncio, a callback runs in the context of the code that scheduled it.
     locals: Cell<Locals>,
 }
 
-impl<F: FnOnce()> CallbackCell<F> {
+#[track_caller]
+fn callback(function: impl FnOnce() + 'static) -> Rc<dyn Callback> {
+    Rc::new(CallbackCell {
+        function: Cell::new(Some(function)),
+        location: Location::caller(),
+        locals: Cell::new(Locals::current()),
+    })
+}
+
+impl LoopCore {
     #[track_caller]
-    pub(crate) fn new(function: F) -> CallbackCell<F> {
-        CallbackCell {
-            function: Cell::new(Some(function)),
-            location: Location::caller(),
-            locals: Cell::new(Locals::current()),
+    pub(crate) fn call_soon(&self, function: impl FnOnce() + 'static) -> Handle {
+        let callback = callback(function);
+        let handle = Handle::new(&callback);
+        if !self.is_closed() {
+            self.ready.push(Ready::Call(callback));
+        }
+        handle
+    }
+
+    #[track_caller]
+    pub(crate) fn call_at(&self, when: Instant, function: impl FnOnce() + 'static) -> TimerHandle {
+        let callback = callback(function);
+        let id = self.add_timer(when, Action::Call(callback.clone()));
+        if self.is_closed() {
+            self.cancel_timer(id);
+            callback.cancel();
+        }
+        TimerHandle {
+            core: Rc::downgrade(&self.rc()),
+            id,
+            callback: Handle::new(&callback),
+            when,
         }
     }
 }
@@ -74,7 +101,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    pub(crate) fn new(callback: &Rc<dyn Callback>) -> Handle {
+    fn new(callback: &Rc<dyn Callback>) -> Handle {
         Handle {
             callback: Rc::downgrade(callback),
             cancelled: Cell::new(false),
@@ -125,15 +152,6 @@ pub struct TimerHandle {
 }
 
 impl TimerHandle {
-    pub(crate) fn new(core: &Rc<LoopCore>, id: TimerId, callback: &Rc<dyn Callback>, when: Instant) -> TimerHandle {
-        TimerHandle {
-            core: Rc::downgrade(core),
-            id,
-            callback: Handle::new(callback),
-            when,
-        }
-    }
-
     /// Cancels the callback and drops its captures, in constant time. Has no effect if it has already run.
     pub fn cancel(&self) {
         self.callback.cancel();

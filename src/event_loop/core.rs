@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::blocking::{Pool, Shutdown};
+use crate::blocking::Pool;
 use crate::diagnostics::metrics::{LoopCounters, LoopTimes};
 use crate::driver::op::{Direction, Op};
 use crate::driver::{BufferPool, Closed, Completion, Control, Driver, FdSpace, OpId, OsResult, Reply};
@@ -71,9 +71,8 @@ pub(crate) struct LoopCore {
     /// The number of [`ClockHold`]s: virtual time stands still while there is one.
     pub(super) clock_holds: Cell<usize>,
     pub(crate) ops: OpTable,
-    /// The number of buffers for managed receives, and their size.
-    pub(crate) managed: (u16, usize),
-    /// The buffers, once a managed receive was started: see [`pool`](LoopCore::pool).
+    pub(crate) settings: Settings,
+    /// The buffers for managed receives, once a managed receive was started: see [`pool`](LoopCore::pool).
     pub(crate) pool: OnceCell<Option<Rc<BufferPool>>>,
     pub(crate) ready: ReadyQueue,
     pub(crate) timers: RefCell<Timers>,
@@ -88,9 +87,6 @@ pub(crate) struct LoopCore {
     pub(crate) files: Pool,
     /// Operations that found the queue of `files` full.
     pub(crate) waiting_for_pool: RefCell<VecDeque<OpId>>,
-    pub(super) blocking_shutdown: Shutdown,
-    /// How long closing waits for operations in flight.
-    pub(super) close_within: Duration,
     /// The callbacks of `add_reader` and `add_writer`.
     pub(crate) watchers: RefCell<HashMap<(Fd, Direction), Watcher>>,
     pub(crate) stdio: crate::io::stdio::Streams,
@@ -130,9 +126,9 @@ thread_local! {
 }
 
 impl LoopCore {
-    pub(crate) fn new(driver: Box<dyn Driver>, settings: &Settings) -> Rc<LoopCore> {
+    pub(crate) fn new(driver: Box<dyn Driver>, settings: Settings) -> Rc<LoopCore> {
         let inbox = Arc::new(Inbox::new(driver.notifier()));
-        let times = LoopTimes::new(settings.measures_time, driver.now());
+        let times = LoopTimes::new(driver.now());
         let (fd_space, has_virtual_clock) = (driver.fd_space(), driver.has_virtual_clock());
         let tries_first = driver.tries_first();
         Rc::new_cyclic(|this| LoopCore {
@@ -144,7 +140,7 @@ impl LoopCore {
             tries_first,
             clock_holds: Cell::new(0),
             ops: OpTable::default(),
-            managed: (settings.driver.managed_count, settings.driver.managed_len),
+            settings,
             pool: OnceCell::new(),
             ready: ReadyQueue::default(),
             timers: RefCell::default(),
@@ -154,8 +150,6 @@ impl LoopCore {
             blocking: Pool::with_settings("blocking", settings.blocking),
             files: Pool::with_settings("files", settings.files),
             waiting_for_pool: RefCell::default(),
-            blocking_shutdown: settings.blocking_shutdown,
-            close_within: settings.close_within,
             watchers: RefCell::default(),
             stdio: Default::default(),
             signals: RefCell::default(),
@@ -163,7 +157,7 @@ impl LoopCore {
             exception_handler: RefCell::default(),
             counters: LoopCounters::default(),
             times,
-            parker: Parker::new(settings, has_virtual_clock),
+            parker: Parker::new(&settings, has_virtual_clock),
             fired_until: Cell::new(Instant::from_origin(Duration::ZERO)),
             slow: settings.debug.then_some(settings.slow_callback),
             cleanups: Cleanups::default(),
@@ -281,11 +275,6 @@ impl LoopCore {
         std::mem::forget(self.driver.replace(Box::new(closed)));
     }
 
-    /// Whether the driver submits operations that are started together with one system call.
-    pub(crate) fn submits_in_batches(&self) -> bool {
-        self.driver.borrow().submits_in_batches()
-    }
-
     // For tasks and futures.
 
     pub(crate) fn now(&self) -> Instant {
@@ -313,6 +302,12 @@ impl LoopCore {
 
     pub(crate) fn current_task(&self) -> Option<RawTask> {
         self.current_task.get()
+    }
+
+    /// The task that this thread is polling.
+    #[inline]
+    pub(crate) fn running_task() -> Option<RawTask> {
+        LoopCore::try_current()?.current_task()
     }
 
     #[inline]
@@ -417,14 +412,13 @@ impl LoopCore {
     /// is spent, if polls are nested too deep, or outside of tasks.
     #[inline]
     pub(crate) fn run_inside(&self, poll: impl FnOnce()) -> bool {
-        let (left, nested) = (self.budget.get(), self.polling_stack.borrow().len());
-        let Some(host) = self
-            .current_task
-            .get()
-            .filter(|_| left > 0 && nested < MAX_NESTED_POLLS)
-        else {
+        let Some(host) = self.current_task.get() else {
             return false;
         };
+        let (left, nested) = (self.budget.get(), self.polling_stack.borrow().len());
+        if left <= 0 || nested >= MAX_NESTED_POLLS {
+            return false;
+        }
         self.budget.set(left - 1);
         self.polling_stack.borrow_mut().push(host);
         poll();

@@ -1,8 +1,5 @@
 //! Embedding the loop in another one, such as that of a GUI, a game or a library.
-//!
-//! The outer loop waits; this one runs turns without blocking. Before each wait, the outer loop calls
-//! [`EventLoop::flush`] and limits the wait by [`EventLoop::next_deadline`]. When the descriptor from
-//! [`EventLoop::pollable`] is readable, or the deadline has passed, it calls [`EventLoop::turn_nowait`].
+//! The outer loop waits, and this one runs turns without blocking: [`EventLoop::pollable`] shows how.
 
 use std::io;
 
@@ -52,7 +49,7 @@ impl EventLoop {
             // The exception handler is the current loop's.
             let _entered = core.enter();
             // After a shortage of memory, pauses, and then makes the descriptor readable: the outer loop retries.
-            core.parker.check(core, result, &[], Wait::Forever)?;
+            core.check_poll(result, &[], Wait::Forever)?;
             core.driver.borrow().notifier().notify();
         }
         if !core.inbox.fall_asleep() {

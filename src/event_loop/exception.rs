@@ -1,7 +1,5 @@
 //! The exception handler, for panics and errors that no caller receives: of detached tasks, callbacks, wakers,
-//! destructors and the loop itself.
-//!
-//! As in asyncio, the loop calls the handler and continues. Without a handler, they are printed to standard error.
+//! destructors and the loop itself. As in asyncio, the loop calls the handler and continues.
 
 use std::any::Any;
 use std::fmt;

@@ -4,14 +4,15 @@ use std::any::Any;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use crate::error::{LoopClosed, forked_error};
 use crate::event_loop::core::{LoopCore, RemoteEvent};
 use crate::event_loop::exception::{Exception, report};
 use crate::event_loop::inbox::Inbox;
+use crate::event_loop::task_key::TaskKey;
 use crate::sync::thread::park;
 use crate::task::{JoinError, ResultSlot, TaskId, WaitReason, set_wait_reason};
 
@@ -32,17 +33,14 @@ use crate::task::{JoinError, ResultSlot, TaskId, WaitReason, set_wait_reason};
 /// ```
 #[derive(Clone)]
 pub struct LoopHandle {
-    inbox: Arc<Inbox<RemoteEvent>>,
+    pub(super) inbox: Arc<Inbox<RemoteEvent>>,
 }
 
 impl LoopHandle {
-    pub(crate) fn new(inbox: Arc<Inbox<RemoteEvent>>) -> LoopHandle {
-        LoopHandle { inbox }
-    }
-
     /// The handle of the loop that this thread is running.
     pub fn current() -> Option<LoopHandle> {
-        LoopCore::try_current().map(|core| LoopHandle::new(core.inbox.clone()))
+        let inbox = LoopCore::try_current()?.inbox.clone();
+        Some(LoopHandle { inbox })
     }
 
     /// Runs `callback` on the loop's thread in its next turn, after everything that was sent before it. If the loop
@@ -72,19 +70,20 @@ impl LoopHandle {
         F: Future + 'static,
         F::Output: Send + 'static,
     {
-        let shared = Arc::new(Shared {
-            slot: ResultSlot::default(),
-            cancel: Mutex::default(),
-        });
-        let resolver = Resolver {
-            shared: Some(shared.clone()),
-        };
-        // `make` runs inside the task, so that its panic reaches the handle too.
-        self.call_soon_threadsafe(move || resolver.start(async move { make().await }))?;
-        Ok(RemoteHandle {
-            shared,
+        let handle = RemoteHandle {
+            result: Arc::default(),
+            task: Arc::default(),
             inbox: self.inbox.clone(),
-        })
+        };
+        let (resolver, started) = (Resolver(handle.result.clone()), handle.task.clone());
+        self.call_soon_threadsafe(move || {
+            // `make` runs inside the task, so that its panic becomes an error too.
+            let task = crate::task::spawn(async move { make().await });
+            // Not set before: this runs once.
+            let _ = started.set((task.raw().key(), task.id()));
+            crate::task::spawn(async move { resolver.resolve(task.await) });
+        })?;
+        Ok(handle)
     }
 
     /// Stops the loop after its next turn, as [`EventLoop::stop`](crate::EventLoop::stop).
@@ -110,79 +109,31 @@ impl fmt::Debug for LoopHandle {
 /// Dropping the handle detaches the future. If it then panics, the loop's exception handler is called.
 #[must_use = "use `drop` to ignore the result"]
 pub struct RemoteHandle<T> {
-    shared: Arc<Shared<T>>,
+    result: Arc<ResultSlot<T>>,
+    /// The future's task, once it is spawned. A `JoinHandle` is not `Send`.
+    task: Arc<OnceLock<(TaskKey, TaskId)>>,
     inbox: Arc<Inbox<RemoteEvent>>,
-}
-
-struct Shared<T> {
-    slot: ResultSlot<T>,
-    cancel: Mutex<Cancel>,
-}
-
-#[derive(Default)]
-struct Cancel {
-    is_requested: bool,
-    /// Wakes the task that awaits the future's task and can cancel it. A waker is `Send`, a `JoinHandle` is not.
-    waker: Option<Waker>,
-}
-
-impl<T> Shared<T> {
-    fn cancel(&self) -> MutexGuard<'_, Cancel> {
-        self.cancel.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    fn resolve(&self, result: Result<T, JoinError>) {
-        let waker = self.cancel().waker.take();
-        drop(waker);
-        if let Some(payload) = self.slot.resolve(result) {
-            report(unclaimed_panic(payload));
-        }
-    }
 }
 
 fn unclaimed_panic(payload: Box<dyn Any + Send>) -> Exception {
     Exception::panic("a future from another thread, whose handle was dropped,", payload)
 }
 
-/// Guarantees that the handle gets a result: if it is dropped unused, the result is `Cancelled`.
-struct Resolver<T: Send + 'static> {
-    shared: Option<Arc<Shared<T>>>,
-}
+/// Guarantees that the handle gets a result: if it is dropped before there is one, the result is `Cancelled`.
+struct Resolver<T: Send + 'static>(Arc<ResultSlot<T>>);
 
 impl<T: Send + 'static> Resolver<T> {
-    /// Runs the future on the loop in its own task, so that a panic becomes an error.
-    fn start<F: Future<Output = T> + 'static>(mut self, future: F) {
-        let Some(shared) = self.shared.take() else { return };
-        // From here on the second task resolves the handle, or its destructor if the loop closes first.
-        let resolver = Resolver {
-            shared: Some(shared.clone()),
-        };
-        let mut task = crate::task::spawn(future);
-        crate::task::spawn(async move {
-            let mut resolver = resolver;
-            let result = std::future::poll_fn(|cx| {
-                let waker = cx.waker().clone();
-                let _old = {
-                    let mut cancel = shared.cancel();
-                    if cancel.is_requested {
-                        task.cancel();
-                    }
-                    cancel.waker.replace(waker)
-                };
-                Pin::new(&mut task).poll(cx)
-            })
-            .await;
-            resolver.shared = None;
-            shared.resolve(result);
-        });
+    /// Sets the result, unless there is one.
+    fn resolve(&self, result: Result<T, JoinError>) {
+        if let Some(payload) = self.0.resolve(result) {
+            report(unclaimed_panic(payload));
+        }
     }
 }
 
 impl<T: Send + 'static> Drop for Resolver<T> {
     fn drop(&mut self) {
-        if let Some(shared) = self.shared.take() {
-            shared.resolve(Err(JoinError::cancelled(TaskId(0))));
-        }
+        self.resolve(Err(JoinError::cancelled(TaskId(0))));
     }
 }
 
@@ -193,8 +144,7 @@ impl<T> RemoteHandle<T> {
     ///
     /// On the loop's own thread, which would deadlock: await the handle there.
     pub fn wait(self) -> Result<T, JoinError> {
-        self.refuse_on_own_loop();
-        park::wait_until(None, poll_fn(|cx| self.poll_result(cx))).expect("there is no deadline")
+        self.wait_timeout(Duration::MAX).expect("there is no deadline")
     }
 
     /// Blocks this thread until the future has completed, or returns the handle after `timeout`.
@@ -203,7 +153,11 @@ impl<T> RemoteHandle<T> {
     ///
     /// On the loop's own thread, which would deadlock: await the handle there.
     pub fn wait_timeout(self, timeout: Duration) -> Result<Result<T, JoinError>, RemoteHandle<T>> {
-        self.refuse_on_own_loop();
+        let is_own = LoopCore::try_current().is_some_and(|core| Arc::ptr_eq(&core.inbox, &self.inbox));
+        assert!(
+            !is_own,
+            "blocking here would deadlock: this thread runs the loop that must run the future; await the handle instead"
+        );
         // A deadline beyond the range of the clock means forever.
         let deadline = Instant::now().checked_add(timeout);
         park::wait_until(deadline, poll_fn(|cx| self.poll_result(cx))).ok_or(self)
@@ -212,36 +166,29 @@ impl<T> RemoteHandle<T> {
     fn poll_result(&self, cx: &mut Context<'_>) -> Poll<Result<T, JoinError>> {
         match self.inbox.is_forked() {
             true => Poll::Ready(Err(JoinError::not_started(forked_error()))),
-            false => self.shared.slot.poll(cx),
+            false => self.result.poll(cx),
         }
-    }
-
-    fn refuse_on_own_loop(&self) {
-        let is_own = LoopCore::try_current().is_some_and(|core| Arc::ptr_eq(&core.inbox, &self.inbox));
-        assert!(
-            !is_own,
-            "blocking here would deadlock: this thread runs the loop that must run the future; await the handle instead"
-        );
     }
 
     /// Cancels the future on the loop's thread, as [`JoinHandle::cancel`](crate::JoinHandle::cancel). Does not wait.
     pub fn cancel(&self) {
-        if self.inbox.is_forked() {
-            return;
-        }
-        let waker = {
-            let mut cancel = self.shared.cancel();
-            cancel.is_requested = true;
-            cancel.waker.take()
+        let task = self.task.clone();
+        // Sent after the future, so that the task is spawned when this runs. A key alone has only half of the id.
+        let cancel = move || {
+            if let Some(&(key, id)) = task.get()
+                && let Some(core) = LoopCore::try_current()
+                && let Some(task) = core.task_of(key).filter(|task| task.id() == id)
+            {
+                task.cancel();
+            }
         };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        // A loop that has closed has cancelled the task.
+        drop(self.inbox.send(RemoteEvent::Call(Box::new(cancel))));
     }
 
     /// Whether the result is available.
     pub fn is_finished(&self) -> bool {
-        self.inbox.is_forked() || self.shared.slot.is_finished()
+        self.inbox.is_forked() || self.result.is_finished()
     }
 }
 
@@ -263,7 +210,7 @@ impl<T> Drop for RemoteHandle<T> {
         if self.inbox.is_forked() {
             return;
         }
-        if let Some(payload) = self.shared.slot.abandon() {
+        if let Some(payload) = self.result.abandon() {
             // The exception handler is called on the loop's thread. If the loop has closed, it has no handler.
             let call = RemoteEvent::Call(Box::new(move || report(unclaimed_panic(payload))));
             drop(self.inbox.send(call));

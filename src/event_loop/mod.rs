@@ -21,17 +21,18 @@ use std::future::Future;
 use std::io;
 use std::panic::Location;
 use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::diagnostics::metrics::Counters;
 use crate::driver::Description;
 use crate::event_loop::builder::Builder;
-use crate::event_loop::callback::{Callback, CallbackCell, Handle, TimerHandle};
+use crate::event_loop::callback::{Handle, TimerHandle};
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::Exception;
 use crate::event_loop::handle::LoopHandle;
-use crate::event_loop::timers::Action;
-use crate::task::{JoinHandle, RawTask, spawn_unchecked};
+use crate::on_drop::OnDrop;
+use crate::task::{JoinHandle, spawn_unchecked};
 use crate::time::Instant;
 
 /// A single-threaded event loop.
@@ -74,10 +75,6 @@ impl EventLoop {
         Builder::new().build()
     }
 
-    pub(crate) fn from_core(core: Rc<LoopCore>) -> EventLoop {
-        EventLoop { core }
-    }
-
     pub(crate) fn core(&self) -> &LoopCore {
         &self.core
     }
@@ -107,11 +104,19 @@ impl EventLoop {
     pub fn run_until_complete<F: Future>(&self, future: F) -> io::Result<F::Output> {
         let _entered = self.core.enter_to_run()?;
         let name = Some("main".into());
-        // SAFETY: `EndTask` ends the task before this function returns or unwinds, so the future's borrows outlive it;
+        // SAFETY: the guard ends the task before this function returns or unwinds, so the future's borrows outlive it;
         // the output is taken, or dropped with the handle, here too.
         let handle = unsafe { spawn_unchecked(&self.core, future, name, Location::caller()) };
         // Declared after the handle, so dropped before it: the handle's reference keeps the task's memory alive.
-        let _guard = EndTask(&self.core, handle.raw());
+        let _guard = OnDrop(|| {
+            handle.raw().cancel_now(&self.core);
+            if !handle.raw().is_done() {
+                // A bug in this crate: the task runs outside of a turn. Abort, since its borrows end when this returns.
+                std::process::abort();
+            }
+            // For the next run.
+            self.core.stopping.set(false);
+        });
         loop {
             self.turn_once(LoopCore::next_wait)?;
             if handle.is_finished() {
@@ -123,7 +128,10 @@ impl EventLoop {
                 ));
             }
         }
-        match take_output(&handle) {
+        let Poll::Ready(result) = handle.raw().poll_join(&mut Context::from_waker(Waker::noop())) else {
+            unreachable!("the task is finished")
+        };
+        match result {
             Ok(output) => Ok(output),
             Err(error) => match error.try_into_panic() {
                 Ok(payload) => std::panic::resume_unwind(payload),
@@ -148,26 +156,25 @@ impl EventLoop {
     pub fn stop(&self) {
         self.core.stopping.set(true);
         // An entry in the ready queue keeps the next turn from blocking.
-        self.core.call_soon(Rc::new(CallbackCell::new(|| {})));
+        self.core.call_soon(|| {});
     }
 
     /// Runs `callback` in the next turn, after everything that was scheduled before it.
     #[track_caller]
     pub fn call_soon(&self, callback: impl FnOnce() + 'static) -> Handle {
-        self.core.call_soon(Rc::new(CallbackCell::new(callback)))
+        self.core.call_soon(callback)
     }
 
     /// Runs `callback` after `delay`; `Duration::MAX` means never.
     #[track_caller]
     pub fn call_later(&self, delay: Duration, callback: impl FnOnce() + 'static) -> TimerHandle {
-        let when = self.core.now() + delay;
-        self.core.call_at(when, Rc::new(CallbackCell::new(callback)))
+        self.core.call_at(self.core.now() + delay, callback)
     }
 
     /// Runs `callback` when the loop's clock reaches `when`. Callbacks with equal times run in the order of the calls.
     #[track_caller]
     pub fn call_at(&self, when: Instant, callback: impl FnOnce() + 'static) -> TimerHandle {
-        self.core.call_at(when, Rc::new(CallbackCell::new(callback)))
+        self.core.call_at(when, callback)
     }
 
     /// Spawns a task, which runs while the loop runs. Unlike [`spawn`](crate::spawn()), it needs no current loop.
@@ -184,7 +191,9 @@ impl EventLoop {
 
     /// A handle to this loop for other threads.
     pub fn handle(&self) -> LoopHandle {
-        LoopHandle::new(self.core.inbox.clone())
+        LoopHandle {
+            inbox: self.core.inbox.clone(),
+        }
     }
 
     /// Sets the handler for panics and errors that no caller receives. Without one, they are printed to standard error.
@@ -223,46 +232,7 @@ impl fmt::Debug for EventLoop {
     }
 }
 
-/// Ends the main task when `run_until_complete` returns or unwinds, and clears `stopping` for the next run.
-struct EndTask<'a>(&'a LoopCore, RawTask);
-
-impl Drop for EndTask<'_> {
-    fn drop(&mut self) {
-        self.1.cancel_now(self.0);
-        if !self.1.is_done() {
-            // A bug in this crate: the task runs outside of a turn. Abort, since its borrows end when this returns.
-            std::process::abort();
-        }
-        self.0.stopping.set(false);
-    }
-}
-
-fn take_output<T>(handle: &JoinHandle<T>) -> Result<T, crate::task::JoinError> {
-    use std::task::{Context, Poll, Waker};
-    match handle.raw().poll_join(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(result) => result,
-        Poll::Pending => unreachable!("the task is finished"),
-    }
-}
-
 impl LoopCore {
-    pub(crate) fn call_soon(&self, callback: Rc<dyn Callback>) -> Handle {
-        let handle = Handle::new(&callback);
-        if !self.is_closed() {
-            self.ready.push_call(callback);
-        }
-        handle
-    }
-
-    pub(crate) fn call_at(&self, when: Instant, callback: Rc<dyn Callback>) -> TimerHandle {
-        let id = self.add_timer(when, Action::Call(callback.clone()));
-        if self.is_closed() {
-            self.cancel_timer(id);
-            callback.cancel();
-        }
-        TimerHandle::new(&self.rc(), id, &callback, when)
-    }
-
     pub(crate) fn counters(&self) -> Counters {
         let timers = self.timers.borrow();
         Counters {
@@ -290,7 +260,7 @@ impl LoopCore {
 /// Outside of a loop. [`EventLoop::call_soon`] works anywhere.
 #[track_caller]
 pub fn call_soon(callback: impl FnOnce() + 'static) -> Handle {
-    LoopCore::current("call_soon").call_soon(Rc::new(CallbackCell::new(callback)))
+    LoopCore::current("call_soon").call_soon(callback)
 }
 
 /// Runs `callback` on the current loop after `delay`.
@@ -301,7 +271,7 @@ pub fn call_soon(callback: impl FnOnce() + 'static) -> Handle {
 #[track_caller]
 pub fn call_later(delay: Duration, callback: impl FnOnce() + 'static) -> TimerHandle {
     let core = LoopCore::current("call_later");
-    core.call_at(core.now() + delay, Rc::new(CallbackCell::new(callback)))
+    core.call_at(core.now() + delay, callback)
 }
 
 /// Runs `callback` when the current loop's clock reaches `when`.
@@ -311,7 +281,7 @@ pub fn call_later(delay: Duration, callback: impl FnOnce() + 'static) -> TimerHa
 /// Outside of a loop. [`EventLoop::call_at`] works anywhere.
 #[track_caller]
 pub fn call_at(when: Instant, callback: impl FnOnce() + 'static) -> TimerHandle {
-    LoopCore::current("call_at").call_at(when, Rc::new(CallbackCell::new(callback)))
+    LoopCore::current("call_at").call_at(when, callback)
 }
 
 /// A snapshot of the current loop's counters.

@@ -1,4 +1,4 @@
-//! `Parker`: waits for events by busy-polling or sleeping in the driver, and backs off when the kernel lacks memory.
+//! Waiting for events by busy-polling or sleeping in the driver, with back-off when the kernel lacks memory.
 //!
 //! [`BusyPoll`] decides how long to poll before a sleep, and how long before a deadline to wake up.
 
@@ -30,7 +30,7 @@ const LONGEST_RETRY: Duration = Duration::from_millis(64);
 /// A series of such failures is reported once, and at most one series per interval.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
-/// Blocks the loop's thread until there are events.
+/// What a loop remembers between waits.
 pub(crate) struct Parker {
     busy_poll: BusyPoll,
     /// Polls that failed for lack of memory since the last success.
@@ -40,61 +40,60 @@ pub(crate) struct Parker {
 
 impl Parker {
     pub(super) fn new(settings: &Settings, has_virtual_clock: bool) -> Parker {
-        let busy_poll = match has_virtual_clock {
-            true => BusyPoll::none(),
-            false => BusyPoll::new(settings.busy_poll, settings.precise_timers),
+        let window = if has_virtual_clock {
+            Duration::ZERO
+        } else {
+            settings.busy_poll
         };
         Parker {
-            busy_poll,
+            busy_poll: BusyPoll::new(window, settings.precise_timers),
             shortages: Cell::new(0),
             shortage_reported: Cell::new(None),
         }
     }
+}
 
+impl LoopCore {
     /// Busy-polls or sleeps until an operation completes, another thread sends an event, or the deadline passes.
-    pub(super) fn park(
-        &self,
-        core: &LoopCore,
-        completed: &mut Vec<Completion>,
-        deadline: Option<Instant>,
-    ) -> io::Result<()> {
-        let began = core.now();
-        let ended = match self.busy_poll.ends_at(began) {
-            None => self.sleep_until(core, completed, deadline, began)?,
+    pub(super) fn park(&self, completed: &mut Vec<Completion>, deadline: Option<Instant>) -> io::Result<()> {
+        let (began, busy_poll) = (self.now(), &self.parker.busy_poll);
+        let ended = match busy_poll.ends_at(began) {
+            None => self.sleep_until(completed, deadline, began)?,
             Some(end) => {
                 let due = deadline.filter(|&deadline| deadline <= end);
-                let (found, now) = self.poll_until(core, due.unwrap_or(end), Duration::ZERO, completed, began)?;
-                self.busy_poll.record_window(found, completed);
+                let (found, now) = self.poll_until(completed, due.unwrap_or(end), Duration::ZERO, began)?;
+                busy_poll.record_window(found, completed);
                 match found {
-                    Found::Nothing if due.is_none_or(|due| now < due) => {
-                        self.sleep_until(core, completed, deadline, now)?
-                    }
+                    Found::Nothing if due.is_none_or(|due| now < due) => self.sleep_until(completed, deadline, now)?,
                     _ => now,
                 }
             }
         };
-        core.waited(began, ended);
+        self.waited(began, ended);
         Ok(())
     }
 
     /// Sleeps until shortly before the deadline, then polls until the deadline. Returns the time.
     fn sleep_until(
         &self,
-        core: &LoopCore,
         completed: &mut Vec<Completion>,
         deadline: Option<Instant>,
         began: Instant,
     ) -> io::Result<Instant> {
-        let wake_at = deadline.map(|deadline| self.busy_poll.wake_at(deadline, began));
+        let busy_poll = &self.parker.busy_poll;
+        let wake_at = deadline.map(|deadline| match self.has_virtual_clock {
+            true => deadline,
+            false => busy_poll.wake_at(deadline, began),
+        });
         let mut now = began;
         // With precise timers, a near deadline leaves no time to sleep.
         if wake_at.is_none_or(|wake_at| wake_at > began) {
-            self.sleep(core, completed, wake_at.map_or(Wait::Forever, Wait::Until))?;
-            now = core.now();
-            let found_events = has_events(core, completed);
-            self.busy_poll.record_sleep(now - began, found_events, completed);
+            self.sleep(completed, wake_at.map_or(Wait::Forever, Wait::Until))?;
+            now = self.now();
+            let found_events = self.has_events(completed);
+            busy_poll.record_sleep(now - began, found_events, completed);
             match wake_at {
-                Some(wake_at) if !found_events && now >= wake_at => self.busy_poll.record_lateness(now - wake_at),
+                Some(wake_at) if !found_events && now >= wake_at => busy_poll.record_lateness(now - wake_at),
                 // Events arrived, or a signal interrupted the sleep and the loop turns again.
                 _ => return Ok(now),
             }
@@ -102,32 +101,31 @@ impl Parker {
         let Some(deadline) = deadline.filter(|&deadline| now < deadline) else {
             return Ok(now);
         };
-        let (found, now) = self.poll_until(core, deadline, POLL_EVERY, completed, now)?;
+        let (found, now) = self.poll_until(completed, deadline, POLL_EVERY, now)?;
         if matches!(found, Found::Nothing) && now < deadline {
             // A virtual clock advances only while the driver sleeps.
-            self.sleep(core, completed, Wait::Until(deadline))?;
+            self.sleep(completed, Wait::Until(deadline))?;
         }
         Ok(now)
     }
 
-    /// Blocks in the driver. The loop's thread blocks only here and, as back-off, in `check`.
-    fn sleep(&self, core: &LoopCore, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
-        let asleep = core.inbox.fall_asleep();
+    /// Blocks in the driver. The loop's thread blocks only here and, as back-off, in `check_poll`.
+    fn sleep(&self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+        let asleep = self.inbox.fall_asleep();
         let wait = if asleep { wait } else { Wait::Poll };
-        let result = core.driver().poll(completed, wait);
+        let result = self.driver().poll(completed, wait);
         if asleep {
-            core.inbox.wake_up();
+            self.inbox.wake_up();
         }
-        self.check(core, result, completed, wait)
+        self.check_poll(result, completed, wait)
     }
 
     /// Polls the inbox, and the driver at intervals of `every`, until events or `end`. Also returns the last time read.
     fn poll_until(
         &self,
-        core: &LoopCore,
+        completed: &mut Vec<Completion>,
         end: Instant,
         every: Duration,
-        completed: &mut Vec<Completion>,
         mut now: Instant,
     ) -> io::Result<(Found, Instant)> {
         let mut found = Found::Immediately;
@@ -135,11 +133,11 @@ impl Parker {
         let mut next_poll = now + every;
         loop {
             if now >= next_poll {
-                let result = core.driver().poll(completed, Wait::Poll);
-                self.check(core, result, completed, Wait::Poll)?;
+                let result = self.driver().poll(completed, Wait::Poll);
+                self.check_poll(result, completed, Wait::Poll)?;
                 next_poll = now + every;
             }
-            if has_events(core, completed) {
+            if self.has_events(completed) {
                 return Ok((found, now));
             }
             if now >= end || stalled_reads > MAX_STALLED_READS {
@@ -148,63 +146,54 @@ impl Parker {
             found = Found::Later;
             // Checking the inbox is one load; polling the driver may be a system call.
             for _ in 0..INBOX_CHECKS_PER_POLL {
-                if core.inbox.has_events() {
+                if self.inbox.has_events() {
                     return Ok((found, now));
                 }
                 std::hint::spin_loop();
             }
-            let later = core.now();
+            let later = self.now();
             stalled_reads = if later > now { 0 } else { stalled_reads + 1 };
             now = later;
         }
     }
 
+    fn has_events(&self, completed: &[Completion]) -> bool {
+        !completed.is_empty() || self.inbox.has_events()
+    }
+
     /// Treats a failure for lack of memory as a poll that found nothing, so that it does not end the loop. If the poll
     /// was to block, sleeps first, since the next poll may fail immediately too.
     #[inline]
-    pub(super) fn check(
-        &self,
-        core: &LoopCore,
-        result: io::Result<()>,
-        completed: &[Completion],
-        wait: Wait,
-    ) -> io::Result<()> {
+    pub(super) fn check_poll(&self, result: io::Result<()>, completed: &[Completion], wait: Wait) -> io::Result<()> {
         match result {
-            Ok(()) if self.shortages.get() == 0 => Ok(()),
-            result => self.check_in_shortage(core, result, completed, wait),
+            Ok(()) if self.parker.shortages.get() == 0 => Ok(()),
+            result => self.check_in_shortage(result, completed, wait),
         }
     }
 
     #[cold]
-    fn check_in_shortage(
-        &self,
-        core: &LoopCore,
-        result: io::Result<()>,
-        completed: &[Completion],
-        wait: Wait,
-    ) -> io::Result<()> {
+    fn check_in_shortage(&self, result: io::Result<()>, completed: &[Completion], wait: Wait) -> io::Result<()> {
+        let parker = &self.parker;
         let blocks = matches!(wait, Wait::Until(_) | Wait::Forever);
-        let failures = self.shortages.get();
+        let failures = parker.shortages.get();
         let error = match result {
             Err(error) if is_shortage(&error) => error,
             // Without anything to submit, a non-blocking poll makes no system call: its success proves nothing.
             Ok(()) if !blocks && completed.is_empty() => return Ok(()),
             result => {
-                self.shortages.set(0);
+                parker.shortages.set(0);
                 return result;
             }
         };
-        self.shortages.set(failures.saturating_add(1));
-        let now = core.now();
+        parker.shortages.set(failures.saturating_add(1));
+        let now = self.now();
         let is_recent = |at: Instant| now < at + REPORT_EVERY;
-        if failures == 0 && !self.shortage_reported.get().is_some_and(is_recent) {
-            self.shortage_reported.set(Some(now));
-            report(Exception::error(
-                "the kernel is short of memory; the loop retries",
-                error,
-            ));
+        if failures == 0 && !parker.shortage_reported.get().is_some_and(is_recent) {
+            parker.shortage_reported.set(Some(now));
+            let context = "the kernel is short of memory; the loop retries";
+            report(Exception::error(context, error));
         }
-        if blocks && !has_events(core, completed) {
+        if blocks && !self.has_events(completed) {
             let pause = (FIRST_RETRY * (1 << failures.min(16))).min(LONGEST_RETRY);
             let left = match wait {
                 Wait::Until(deadline) => deadline - now,
@@ -214,10 +203,6 @@ impl Parker {
         }
         Ok(())
     }
-}
-
-fn has_events(core: &LoopCore, completed: &[Completion]) -> bool {
-    !completed.is_empty() || core.inbox.has_events()
 }
 
 /// Whether an error means that the kernel is short of memory, which is usually temporary.

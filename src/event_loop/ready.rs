@@ -6,6 +6,7 @@
 
 use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
+use std::ptr;
 use std::rc::Rc;
 
 use crate::event_loop::callback::Callback;
@@ -18,61 +19,26 @@ pub(crate) enum Ready {
     Remote(Box<dyn FnOnce() + Send>),
 }
 
-/// A ring whose entries are written and read field by field in place. A queue of `Ready` would build each entry on the stack
-/// and copy it, and the copy would wait for the stores just made: a seventh of the time of a task switch.
+/// A ring of entries. `pop` moves out only the fields of the entry's variant: copying whole entries would wait for the
+/// stores just made, a seventh of the time of a task switch.
+#[derive(Default)]
 pub(crate) struct ReadyQueue {
     /// A power of two of places. Those from `head` on, `len` of them, hold entries.
-    ring: UnsafeCell<Box<[MaybeUninit<Entry>]>>,
+    ring: UnsafeCell<Box<[MaybeUninit<Ready>]>>,
     head: Cell<usize>,
     len: Cell<usize>,
 }
 
-/// A `Ready` in two fields.
-#[repr(C)]
-struct Entry {
-    kind: Kind,
-    /// A `Runnable`, an `Rc<dyn Callback>` or a `Box<dyn FnOnce() + Send>`, as `kind` says.
-    content: MaybeUninit<[*const (); 2]>,
-}
-
-#[derive(Clone, Copy)]
-enum Kind {
-    Task,
-    Call,
-    Remote,
-}
-
-const _: () = {
-    assert!(size_of::<Runnable>() <= size_of::<[*const (); 2]>());
-    assert!(size_of::<Rc<dyn Callback>>() <= size_of::<[*const (); 2]>());
-    assert!(size_of::<Box<dyn FnOnce() + Send>>() <= size_of::<[*const (); 2]>());
-};
-
 impl ReadyQueue {
-    #[inline]
-    pub(crate) fn push_task(&self, task: Runnable) {
-        self.push_content(Kind::Task, task);
-    }
-
-    pub(crate) fn push_call(&self, callback: Rc<dyn Callback>) {
-        self.push_content(Kind::Call, callback);
-    }
-
-    pub(crate) fn push_remote(&self, call: Box<dyn FnOnce() + Send>) {
-        self.push_content(Kind::Remote, call);
-    }
-
+    /// Always inlined, so that the entry is built in the ring and not copied there.
     #[inline(always)]
-    fn push_content<T>(&self, kind: Kind, content: T) {
+    pub(crate) fn push(&self, ready: Ready) {
         if self.len.get() == self.capacity() {
             self.grow();
         }
         let at = self.place(self.head.get() + self.len.get());
-        // SAFETY: see the module. The place is in the ring and holds no entry, and the content fits.
-        unsafe {
-            (&raw mut (*at).kind).write(kind);
-            (&raw mut (*at).content).cast::<T>().write(content);
-        }
+        // SAFETY: see the module. The place is in the ring and holds no entry.
+        unsafe { at.write(ready) };
         self.len.set(self.len.get() + 1);
     }
 
@@ -84,15 +50,12 @@ impl ReadyQueue {
         }
         self.head.set((head + 1) & (self.capacity() - 1));
         self.len.set(len - 1);
-        let at = self.place(head);
-        // SAFETY: see the module. The place holds an entry, which `push_content` wrote with this kind of content, and no longer
-        // counts as one that does.
+        // SAFETY: see the module. The place holds an entry, which is moved out, and no longer counts as one that does.
         Some(unsafe {
-            let content = &raw mut (*at).content;
-            match (*at).kind {
-                Kind::Task => Ready::Task(content.cast::<Runnable>().read()),
-                Kind::Call => Ready::Call(content.cast::<Rc<dyn Callback>>().read()),
-                Kind::Remote => Ready::Remote(content.cast::<Box<dyn FnOnce() + Send>>().read()),
+            match &*self.place(head) {
+                Ready::Task(task) => Ready::Task(ptr::read(task)),
+                Ready::Call(callback) => Ready::Call(ptr::read(callback)),
+                Ready::Remote(call) => Ready::Remote(ptr::read(call)),
             }
         })
     }
@@ -115,7 +78,7 @@ impl ReadyQueue {
 
     /// The place of the entry with this number. There is at least one.
     #[inline]
-    fn place(&self, number: usize) -> *mut Entry {
+    fn place(&self, number: usize) -> *mut Ready {
         let at = number & (self.capacity() - 1);
         // SAFETY: see the module; the capacity is a power of two, so `at` is below it.
         unsafe { (&mut *self.ring.get()).as_mut_ptr().add(at).cast() }
@@ -140,50 +103,25 @@ impl ReadyQueue {
     }
 }
 
-impl Default for ReadyQueue {
-    fn default() -> ReadyQueue {
-        ReadyQueue {
-            ring: UnsafeCell::new(Box::new([])),
-            head: Cell::new(0),
-            len: Cell::new(0),
-        }
-    }
-}
-
 impl Drop for ReadyQueue {
     fn drop(&mut self) {
-        while let Some(ready) = self.pop() {
-            drop(ready);
-        }
+        while self.pop().is_some() {}
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::{Arc, Mutex};
 
     #[test]
     fn entries_come_out_in_order_while_the_queue_grows_and_are_dropped_with_it() {
-        let dropped = Rc::new(std::cell::Cell::new(0));
-        struct Count(Rc<std::cell::Cell<u32>>);
-        // SAFETY: the test uses one thread.
-        unsafe impl Send for Count {}
-        impl Drop for Count {
-            fn drop(&mut self) {
-                self.0.set(self.0.get() + 1);
-            }
-        }
-        let order = Rc::new(std::cell::RefCell::new(Vec::new()));
-        struct Shared(Rc<std::cell::RefCell<Vec<u32>>>);
-        // SAFETY: as above.
-        unsafe impl Send for Shared {}
+        // Each call holds a reference to this.
+        let order = Arc::new(Mutex::new(Vec::new()));
         let queue = ReadyQueue::default();
         for number in 0..1_000 {
-            let (count, shared) = (Count(dropped.clone()), Shared(order.clone()));
-            queue.push_remote(Box::new(move || {
-                let (_count, shared) = (count, shared);
-                shared.0.borrow_mut().push(number);
-            }));
+            let order = order.clone();
+            queue.push(Ready::Remote(Box::new(move || order.lock().unwrap().push(number))));
         }
         for _ in 0..500 {
             match queue.pop() {
@@ -191,9 +129,9 @@ mod tests {
                 _ => panic!("a remote call was pushed"),
             }
         }
-        assert_eq!(*order.borrow(), (0..500).collect::<Vec<_>>());
-        assert_eq!((queue.len(), dropped.get()), (500, 500));
+        assert_eq!(*order.lock().unwrap(), (0..500).collect::<Vec<_>>());
+        assert_eq!((queue.len(), Arc::strong_count(&order)), (500, 501));
         drop(queue);
-        assert_eq!(dropped.get(), 1_000);
+        assert_eq!(Arc::strong_count(&order), 1);
     }
 }

@@ -19,11 +19,8 @@ impl EventLoop {
         self.core.cancel_each(|task| !task.is_cleanup());
         while self.core.cleanups.running.get() > 0 {
             if let Err(error) = self.turn_once(LoopCore::next_wait) {
-                report(Exception::error(
-                    "the loop failed before every cleanup had finished",
-                    error,
-                ));
-                return;
+                let context = "the loop failed before every cleanup had finished";
+                return report(Exception::error(context, error));
             }
         }
     }
@@ -40,22 +37,51 @@ impl Drop for EventLoop {
 }
 
 impl LoopCore {
-    /// Cancels every task, waits until every operation has completed, and drops the driver. Memory of operations that
-    /// do not complete in time is leaked: the kernel may still write to it.
+    /// Cancels every task, waits until every operation has completed, and drops the driver.
+    ///
+    /// In a forked child this only drops the user's tasks, callbacks and streams. Operations and their memory are
+    /// leaked, since they belong to the parent; so are the pools, whose threads do not exist here.
     pub(crate) fn close(&self) {
         if self.closed.replace(true) {
             return;
         }
-        if self.is_forked() {
-            return self.abandon();
-        }
         let _entered = self.enter();
-        self.report_pending_tasks();
-        self.cancel_tasks();
+        match self.is_forked() {
+            true => {
+                self.abandon_driver();
+                self.drop_user_code();
+            }
+            false => {
+                self.report_pending_tasks();
+                self.drop_user_code();
+                self.reap_all();
+                self.close_driver();
+                // Name look-ups may take long, and no task waits for them any more.
+                self.files.shutdown(Shutdown::Detach);
+                self.blocking.shutdown(self.settings.blocking_shutdown);
+                crate::diagnostics::trace::loop_closed();
+            }
+        }
+        self.splice_pipes.take();
+        // The handler may hold streams, which hold this loop.
+        let handler = self.exception_handler.take();
+        guard("the exception handler's destructor", || drop(handler));
+    }
+
+    /// Drops tasks, callbacks and streams. Destructors of tasks may end other tasks but cannot add one: a closed loop
+    /// cancels new tasks immediately.
+    fn drop_user_code(&self) {
+        self.cancel_each(|_| true);
+        // If a task's destructor closes the loop, that task ends when the destructor returns.
+        debug_assert!(self.tasks.iter().all(|task| self.is_running(task)));
         self.drop_watchers();
         self.drop_stdio();
         self.drop_scheduled();
-        self.reap_all();
+    }
+
+    /// Closes the inbox and the driver. Memory of operations that did not complete in time is leaked: the kernel may
+    /// still write to it.
+    fn close_driver(&self) {
         for item in self.inbox.close() {
             match item {
                 RemoteEvent::Exception(exception) => report(exception),
@@ -73,44 +99,18 @@ impl LoopCore {
         closed.keep(driver, has_in_flight);
         self.driver.replace(Box::new(closed));
         if has_in_flight {
-            report(Exception::error(
-                format!(
-                    "{} operations did not complete within {:?}",
-                    self.ops.in_flight(),
-                    self.close_within
-                ),
-                io::Error::new(io::ErrorKind::TimedOut, "their memory is leaked"),
-            ));
+            let (count, limit) = (self.ops.in_flight(), self.settings.close_within);
+            let context = format!("{count} operations did not complete within {limit:?}");
+            let error = io::Error::new(io::ErrorKind::TimedOut, "their memory is leaked");
+            report(Exception::error(context, error));
         }
-        self.splice_pipes.take();
-        // Name look-ups may take long, and no task waits for them any more.
-        self.files.shutdown(Shutdown::Detach);
-        self.blocking.shutdown(self.blocking_shutdown);
-        crate::diagnostics::trace::loop_closed();
-        // The handler may hold streams, which hold this loop.
-        let handler = self.exception_handler.take();
-        guard("the exception handler's destructor", || drop(handler));
-    }
-
-    /// Closes the parent's loop in a forked child: only drops the user's tasks, callbacks and streams. Operations and
-    /// their memory are leaked, since they belong to the parent; so are the pools, whose threads do not exist here.
-    fn abandon(&self) {
-        self.abandon_driver();
-        let _entered = self.enter();
-        self.cancel_tasks();
-        self.drop_watchers();
-        self.drop_stdio();
-        self.drop_scheduled();
-        self.splice_pipes.take();
-        let handler = self.exception_handler.take();
-        guard("the exception handler's destructor", || drop(handler));
     }
 
     /// Waits until every operation has completed, for `close_within` at most.
     fn reap_all(&self) {
         self.cancel_all_ops();
         // A limit beyond the range of the clock is none.
-        let deadline = std::time::Instant::now().checked_add(self.close_within);
+        let deadline = std::time::Instant::now().checked_add(self.settings.close_within);
         while self.ops.in_flight() > 0 {
             if deadline.is_some_and(|deadline| std::time::Instant::now() > deadline) {
                 return;
@@ -134,27 +134,14 @@ impl LoopCore {
     }
 
     fn cancel_all_ops(&self) {
-        let ids = self.ops.ids_in_flight();
-        for id in ids {
+        for id in self.ops.ids_in_flight() {
             self.cancel_op(id);
         }
     }
 
-    /// Destructors of tasks may end other tasks but cannot add one: a closed loop cancels new tasks immediately.
-    fn cancel_tasks(&self) {
-        self.cancel_each(|_| true);
-        // If a task's destructor closes the loop, that task ends when the destructor returns.
-        debug_assert!(self.tasks.iter().all(|task| self.is_running(task)));
-    }
-
     fn cancel_each(&self, is_included: impl Fn(&RawTask) -> bool) {
-        let mut index = 0;
-        while index < self.tasks.end() {
-            let task = self.tasks.get(index);
-            if let Some(task) = task.filter(&is_included) {
-                task.cancel_now(self);
-            }
-            index += 1;
+        for task in self.tasks.iter().filter(is_included) {
+            task.cancel_now(self);
         }
     }
 

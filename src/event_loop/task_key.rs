@@ -5,6 +5,7 @@
 //! after 2^32 spawns, a task that is then polled once for nothing.
 
 use crate::event_loop::core::LoopCore;
+use crate::task::RawTask;
 
 /// A task's index in the loop's list, and in the lower half the lower half of its id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -25,13 +26,17 @@ impl TaskKey {
 }
 
 impl LoopCore {
-    /// Wakes the task with this key, if there is one.
+    /// The task with this key, if it has not ended.
+    #[inline]
+    pub(crate) fn task_of(&self, key: TaskKey) -> Option<RawTask> {
+        let task = self.tasks.get(key.index() as usize)?;
+        (task.key() == key).then_some(task)
+    }
+
+    /// Wakes the task with this key, if it has not ended.
     #[inline]
     pub(crate) fn wake_task(&self, key: TaskKey) {
-        let task = self.tasks.get(key.index() as usize);
-        if let Some(task) = task
-            && task.key() == key
-        {
+        if let Some(task) = self.task_of(key) {
             task.schedule_on(self);
         }
     }

@@ -19,18 +19,14 @@ impl TaskList {
         self.tasks.len() - self.free.len()
     }
 
-    /// Every index is below this.
-    pub(crate) fn end(&self) -> usize {
-        self.tasks.len()
-    }
-
     #[inline]
     pub(crate) fn get(&self, index: usize) -> Option<RawTask> {
         self.tasks.get(index).flatten()
     }
 
+    /// Every task, in the order of their indices. Tasks may be added and removed meanwhile.
     pub(crate) fn iter(&self) -> impl Iterator<Item = RawTask> {
-        (0..self.end()).filter_map(|index| self.get(index))
+        (0..).map_while(|index| self.tasks.get(index)).flatten()
     }
 
     #[inline]

@@ -8,7 +8,7 @@
 //! Timers with equal deadlines fire in the order in which they were set: a sequence number, which is also the slot's
 //! generation, decides.
 
-use std::cmp::Ordering;
+use std::cmp::Reverse;
 use std::rc::Rc;
 use std::task::Waker;
 use std::time::Duration;
@@ -53,38 +53,23 @@ struct Slot {
     action: Action,
 }
 
-/// 16 bytes, so that the four children of a node fit in 64.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Entry {
-    /// The deadline in nanoseconds.
-    when: u64,
-    id: TimerId,
-}
+/// The deadline in nanoseconds, and below it the id: one number, compared without a branch. Reversed, because the heap's
+/// first element is its greatest. 16 bytes, so that the four children of a node fit in 64.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry(Reverse<u128>);
 
 impl Entry {
-    /// Deadline and sequence number as one number, compared without a branch.
+    fn new(when: Instant, id: TimerId) -> Entry {
+        Entry(Reverse(when.since_origin().as_nanos() << 64 | u128::from(id.0)))
+    }
+
     #[inline]
-    fn rank(self) -> u128 {
-        u128::from(self.when) << 64 | u128::from(self.id.0)
+    fn id(self) -> TimerId {
+        TimerId(self.0.0 as u64)
     }
 
     fn deadline(self) -> Instant {
-        Instant::from_origin(Duration::from_nanos(self.when))
-    }
-}
-
-/// Reversed, because the heap's first element is its greatest.
-impl Ord for Entry {
-    #[inline]
-    fn cmp(&self, other: &Entry) -> Ordering {
-        other.rank().cmp(&self.rank())
-    }
-}
-
-impl PartialOrd for Entry {
-    #[inline]
-    fn partial_cmp(&self, other: &Entry) -> Option<Ordering> {
-        Some(self.cmp(other))
+        Instant::from_origin(Duration::from_nanos((self.0.0 >> 64) as u64))
     }
 }
 
@@ -95,10 +80,7 @@ impl Timers {
         let id = TimerId(self.next_seq << SLOT_BITS | slot.key() as u64);
         self.next_seq += 1;
         slot.insert(Slot { id, action });
-        self.heap.push(Entry {
-            when: when.since_origin().as_nanos() as u64,
-            id,
-        });
+        self.heap.push(Entry::new(when, id));
         id
     }
 
@@ -111,7 +93,7 @@ impl Timers {
         self.cancelled += 1;
         if self.cancelled > 100 && self.cancelled * 2 > self.heap.len() {
             let slots = &self.slots;
-            self.heap.retain(|entry| is_live(slots, *entry));
+            self.heap.retain(|entry| live_action(slots, *entry).is_some());
             self.cancelled = 0;
         }
         Some(slot.action)
@@ -133,7 +115,7 @@ impl Timers {
     fn first(&mut self) -> Option<Entry> {
         loop {
             let first = *self.heap.peek()?;
-            if is_live(&self.slots, first) {
+            if live_action(&self.slots, first).is_some() {
                 return Some(first);
             }
             self.heap.pop();
@@ -153,7 +135,7 @@ impl Timers {
     pub(crate) fn pop_any(&mut self) -> Option<Action> {
         let first = self.first()?;
         self.heap.pop();
-        Some(self.slots.remove(first.id.slot()).action)
+        Some(self.slots.remove(first.id().slot()).action)
     }
 
     #[inline]
@@ -168,10 +150,8 @@ impl Timers {
 
     /// The deadline and action of every live timer.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Instant, &Action)> {
-        self.heap.iter().filter_map(|entry| {
-            let slot = self.slots.get(entry.id.slot())?;
-            (slot.id == entry.id).then(|| (entry.deadline(), &slot.action))
-        })
+        let entries = self.heap.iter();
+        entries.filter_map(|entry| Some((entry.deadline(), live_action(&self.slots, *entry)?)))
     }
 
     /// The number of heap entries, including cancelled ones.
@@ -180,9 +160,10 @@ impl Timers {
     }
 }
 
-fn is_live(slots: &Slab<Slot>, entry: Entry) -> bool {
-    let slot = slots.get(entry.id.slot());
-    slot.is_some_and(|slot| slot.id == entry.id)
+/// The action of a heap entry; `None` if it was cancelled.
+fn live_action(slots: &Slab<Slot>, entry: Entry) -> Option<&Action> {
+    let slot = slots.get(entry.id().slot())?;
+    (slot.id == entry.id()).then_some(&slot.action)
 }
 
 #[cfg(test)]
@@ -204,8 +185,8 @@ mod tests {
             let mut timers = Timers::default();
             // Deadlines in a fixed pseudo-random order, many of them equal.
             let set: Vec<_> = (0..count)
-                .map(|key: u64| key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54)
-                .map(|when| (when, timers.add(at(when), wake())))
+                .map(|key: u64| at(key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54))
+                .map(|when| (when, timers.add(when, wake())))
                 .collect();
             let (kept, cancelled): (Vec<_>, Vec<_>) =
                 set.into_iter().partition(|(_, id)| id.0 >> SLOT_BITS & 7 < kept_of_8);
@@ -216,7 +197,7 @@ mod tests {
             expected.sort_by_key(|&(when, id)| (when, id.0));
             let fired = std::iter::from_fn(|| {
                 let first = timers.first()?;
-                timers.pop_any().map(|_| (first.when, first.id))
+                timers.pop_any().map(|_| (first.deadline(), first.id()))
             });
             assert_eq!(fired.collect::<Vec<_>>(), expected);
         }
@@ -227,11 +208,11 @@ mod tests {
         let mut timers = Timers::default();
         let mut model = std::collections::BTreeSet::new();
         for key in 0..if cfg!(miri) { 200 } else { 5_000u64 } {
-            let when = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
-            let id = timers.add(at(when), wake());
+            let when = at(key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54);
+            let id = timers.add(when, wake());
             model.insert((when, id.0));
             if key % 3 == 0 {
-                let first = timers.first().map(|entry| (entry.when, entry.id.0));
+                let first = timers.first().map(|entry| (entry.deadline(), entry.id().0));
                 assert_eq!(first, model.pop_first());
                 assert!(timers.pop_any().is_some());
             }

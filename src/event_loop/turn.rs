@@ -56,23 +56,18 @@ impl LoopCore {
     pub(crate) fn drive(&self, wait: Wait) -> io::Result<Vec<Completion>> {
         let mut completed = self.completed.take();
         let result = match wait {
-            Wait::No | Wait::Poll => self.poll_driver(&mut completed, wait),
-            Wait::Until(deadline) => self.parker.park(self, &mut completed, Some(deadline)),
-            Wait::Forever => self.parker.park(self, &mut completed, None),
+            Wait::No | Wait::Poll => {
+                let began = self.begin_poll();
+                let result = self.driver().poll(&mut completed, wait);
+                self.end_poll(began);
+                self.check_poll(result, &completed, wait)
+            }
+            Wait::Until(deadline) => self.park(&mut completed, Some(deadline)),
+            Wait::Forever => self.park(&mut completed, None),
         };
         // Deliver completions that were reaped before the error.
         result.inspect_err(|_| self.complete(&mut completed))?;
         Ok(completed)
-    }
-
-    #[inline(always)]
-    fn poll_driver(&self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
-        let began = self.begin_poll();
-        let result = self.driver().poll(completed, wait);
-        if let Some(began) = began {
-            self.end_poll(began);
-        }
-        self.parker.check(self, result, completed, wait)
     }
 
     /// Step 3: completions wake their tasks; calls and wakes from other threads join the ready queue.
@@ -90,7 +85,7 @@ impl LoopCore {
         for item in events.drain(..) {
             match item {
                 RemoteEvent::Wake(remote_wake) => remote_wake.deliver(self),
-                RemoteEvent::Call(call) => self.ready.push_remote(call),
+                RemoteEvent::Call(call) => self.ready.push(Ready::Remote(call)),
                 RemoteEvent::Stop => self.stopping.set(true),
                 RemoteEvent::OpDone(id, res) => self.complete_one(id, OpResult::new(res)),
                 RemoteEvent::PoolHasCapacity => self.submit_waiting(),
@@ -113,7 +108,7 @@ impl LoopCore {
             let due = self.timers.borrow_mut().pop_due(now);
             match due {
                 Some(Action::Wake(waker)) => guard("a waker", || waker.wake()),
-                Some(Action::Call(callback)) => self.ready.push_call(callback),
+                Some(Action::Call(callback)) => self.ready.push(Ready::Call(callback)),
                 None => return,
             }
         }
@@ -129,12 +124,12 @@ impl LoopCore {
     /// registers.
     #[inline(never)]
     fn run_batch(&self, batch: usize) -> io::Result<()> {
-        let is_timed = self.slow.is_some();
+        let slow = self.slow;
         for _ in 0..batch {
-            match self.ready.pop() {
-                Some(next) if is_timed => self.run_timed(next),
-                Some(next) => self.run_one(next),
-                None => {}
+            match (self.ready.pop(), slow) {
+                (Some(next), None) => self.run_one(next),
+                (Some(next), Some(limit)) => self.run_timed(next, limit),
+                (None, _) => {}
             }
             // If a task forked, the remaining tasks belong to the parent.
             if self.is_forked() {

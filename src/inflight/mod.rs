@@ -270,7 +270,7 @@ impl LoopCore {
     #[inline]
     pub(crate) fn pool(&self) -> Option<&Rc<BufferPool>> {
         let make = || {
-            let (count, len) = self.managed;
+            let (count, len) = (self.settings.driver.managed_count, self.settings.driver.managed_len);
             let pool = BufferPool::new(count.next_power_of_two(), len)?;
             self.driver().provide_buffers(&pool).then_some(pool)
         };

@@ -131,7 +131,7 @@ impl Acceptor {
         }
         loop {
             if self.accepts.is_empty() {
-                let batch = match core.submits_in_batches() {
+                let batch = match core.driver.borrow().submits_in_batches() {
                     true => self.batch.get(),
                     false => 1,
                 };

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::panic::Location;
 
 use super::join::JoinHandle;
-use super::raw::{spawn_eagerly, spawn_unchecked};
+use super::raw::{create, spawn_unchecked};
 use crate::event_loop::core::LoopCore;
 
 /// Spawns a task on the current loop. Its first poll is in the loop's next turn, after everything already scheduled.
@@ -112,6 +112,10 @@ impl Builder {
     /// If called outside of a loop.
     #[track_caller]
     pub fn spawn_eager<F: Future + 'static>(self, future: F) -> JoinHandle<F::Output> {
-        spawn_eagerly(LoopCore::current("spawn_eager"), future, self.name, Location::caller())
+        let core = LoopCore::current("spawn_eager");
+        // SAFETY: the future is `'static`.
+        let handle = unsafe { create(core, future, self.name, Location::caller()) };
+        handle.raw().start_eagerly(core);
+        handle
     }
 }

@@ -167,7 +167,7 @@ impl Drop for Node {
 #[must_use = "futures do nothing unless awaited"]
 pub struct Cancelled {
     node: Rc<Node>,
-    /// The key of the waker in `waiters`, until the token is cancelled.
+    /// The key of the waker in `waiters`. Cancelling the token clears those for good.
     index: Option<usize>,
 }
 
@@ -176,13 +176,11 @@ impl Future for Cancelled {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         if self.node.is_cancelled.get() {
-            self.index = None;
             return Poll::Ready(());
         }
         let waker = cx.waker().clone();
+        // Cloning is foreign code: it may have cancelled the token, which has then cleared its waiters.
         if self.node.is_cancelled.get() {
-            // The token was cancelled inside the clone, which is foreign code, and has cleared its waiters.
-            self.index = None;
             return Poll::Ready(());
         }
         let old = match self.index {

@@ -11,7 +11,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
-use std::num::NonZeroU32;
 use std::panic::Location;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -47,8 +46,7 @@ impl ChildSet {
             is_cleanup: true,
             ..ChildSet::default()
         });
-        let is_running = LoopCore::try_current().is_some_and(|current| std::ptr::eq(current, core));
-        if is_running {
+        if core.is_current() {
             child_set.hand_to_current_task();
         }
         child_set
@@ -76,11 +74,8 @@ impl ChildSet {
     pub(super) fn adopt(self: &Rc<ChildSet>, task: RawTask) {
         let index = self.members.borrow_mut().insert(TaskRef::new(task));
         task.set_membership(Membership {
-            child_set: Some(self.clone()),
-            // Plus one, so that zero is free and `Option<Membership>` needs only two words.
-            index: NonZeroU32::MIN
-                .checked_add(index as u32)
-                .expect("a child set has at most 2^32 - 1 members"),
+            child_set: self.clone(),
+            index,
         });
     }
 
@@ -89,8 +84,9 @@ impl ChildSet {
         self.members.borrow().len()
     }
 
-    /// Requests that every member end at its next suspension point.
+    /// Closes the set, and requests that every member end at its next suspension point.
     pub(super) fn cancel_all(&self) {
+        self.close();
         // This only queues the members; no user code runs.
         for (_, member) in self.members.borrow().iter() {
             member.cancel();
@@ -129,12 +125,9 @@ impl ChildSet {
 
     /// Cancels the members and makes the current task wait for them.
     pub(super) fn cancel_and_hand_over(&self) {
-        self.close();
-        drop(self.waker.take());
         self.cancel_all();
-        if self.len() > 0 {
-            self.hand_to_current_task();
-        }
+        drop(self.waker.take());
+        self.hand_over();
     }
 
     /// Makes the current task wait for the members without cancelling them.
@@ -146,8 +139,7 @@ impl ChildSet {
     }
 
     fn hand_to_current_task(&self) {
-        let task = LoopCore::try_current().and_then(LoopCore::current_task);
-        if let Some(task) = task.filter(|&task| !self.would_cycle(task)) {
+        if let Some(task) = LoopCore::running_task().filter(|&task| !self.would_cycle(task)) {
             self.owner.set(Some(Owner::new(task)));
         }
     }
@@ -157,7 +149,7 @@ impl ChildSet {
     fn would_cycle(&self, task: RawTask) -> bool {
         let mut next = Some(task);
         while let Some(task) = next {
-            let Some(child_set) = task.with_membership(|membership| membership?.child_set.clone()) else {
+            let Some(child_set) = task.with_membership(|membership| Some(membership?.child_set.clone())) else {
                 return false;
             };
             if std::ptr::eq(&*child_set, self) {
@@ -174,44 +166,30 @@ impl ChildSet {
         self.owner.set(owner);
         task
     }
-
-    /// Removes a finished member. Returns the owner if the set is empty now.
-    #[must_use]
-    fn leave(&self, index: NonZeroU32) -> Option<Owner> {
-        let member = self.members.borrow_mut().try_remove(index.get() as usize - 1);
-        drop(member);
-        if self.len() > 0 {
-            return None;
-        }
-        let owner = self.owner.take();
-        self.wake();
-        owner
-    }
 }
 
-/// A task's entry in its child set. Dropping it removes the entry.
+/// A task's entry in its child set. It is not dropped: the end of the task calls [`leave`](Membership::leave).
 pub(crate) struct Membership {
-    /// `None` once the entry is removed.
-    child_set: Option<Rc<ChildSet>>,
-    /// The key in `members`, plus one.
-    index: NonZeroU32,
+    child_set: Rc<ChildSet>,
+    /// The key in `members`.
+    index: usize,
 }
 
 impl Membership {
     pub(super) fn is_cleanup(&self) -> bool {
-        self.child_set.as_ref().is_some_and(|child_set| child_set.is_cleanup)
+        self.child_set.is_cleanup
     }
 
     /// Removes the finished member. Returns the set's owner if the set is empty now.
-    pub(super) fn leave(mut self) -> Option<Owner> {
-        self.child_set.take().and_then(|child_set| child_set.leave(self.index))
-    }
-}
-
-impl Drop for Membership {
-    fn drop(&mut self) {
-        if let Some(child_set) = self.child_set.take() {
-            drop(child_set.leave(self.index));
+    #[must_use]
+    pub(super) fn leave(self) -> Option<Owner> {
+        let member = self.child_set.members.borrow_mut().try_remove(self.index);
+        drop(member);
+        if self.child_set.len() > 0 {
+            return None;
         }
+        let owner = self.child_set.owner.take();
+        self.child_set.wake();
+        owner
     }
 }

@@ -1,8 +1,7 @@
 //! `on_cancel`: asynchronous cleanup after cancellation.
 //!
 //! A cancelled future is dropped, and destructors cannot await. So the cleanup is registered in advance; if its guard
-//! is dropped while armed, the loop runs the cleanup in a task of its own. The task that dropped the guard stays
-//! unfinished until the cleanup has ended. The loop's shutdown waits for running cleanups too.
+//! is dropped while armed, the loop runs the cleanup in a task of its own.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -16,6 +15,7 @@ use super::child_set::ChildSet;
 use super::output::TaskOutput;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::{Exception, guard, report};
+use crate::on_drop::OnDrop;
 use crate::time::timeout;
 
 /// Registers a future to be awaited if the current work is cancelled: the counterpart of asyncio's `except
@@ -92,17 +92,17 @@ impl<F: Future<Output: TaskOutput> + 'static> OnCancel<F> {
 
     /// Runs the cleanup in place, without the time limit. If this future is dropped early, the loop continues it.
     pub async fn run(mut self) -> F::Output {
-        let output = poll_fn(|cx| match &mut self.cleanup {
-            Some(cleanup) => match catch_unwind(AssertUnwindSafe(|| cleanup.as_mut().poll(cx))) {
-                Ok(polled) => polled,
+        let output = poll_fn(|cx| {
+            let cleanup = self
+                .cleanup
+                .as_mut()
+                .expect("the cleanup is present until it completes");
+            catch_unwind(AssertUnwindSafe(|| cleanup.as_mut().poll(cx))).unwrap_or_else(|payload| {
                 // A future that panicked must not be polled again.
-                Err(payload) => {
-                    let failed = self.cleanup.take();
-                    guard("a cleanup's destructor", || drop(failed));
-                    resume_unwind(payload)
-                }
-            },
-            None => unreachable!("the cleanup is present until it completes"),
+                let failed = self.cleanup.take();
+                guard("a cleanup's destructor", || drop(failed));
+                resume_unwind(payload)
+            })
         })
         .await;
         self.cleanup = None;
@@ -145,15 +145,17 @@ impl<F: Future<Output: TaskOutput> + 'static> Drop for OnCancel<F> {
             return;
         }
         let (within, location) = (self.within, self.location);
-        let running = Running::new(&self.core);
+        cleanups.running.set(cleanups.running.get() + 1);
+        let core = self.core.clone();
+        let running = OnDrop(move || core.cleanups.running.set(core.cleanups.running.get() - 1));
         let future = async move {
             let _running = running;
             match timeout(within, cleanup).await.map(TaskOutput::into_result) {
                 Ok(Ok(_)) => {}
-                Ok(Err(error)) => report(Exception::error(
-                    format!("the cleanup registered at {location} failed"),
-                    error,
-                )),
+                Ok(Err(error)) => {
+                    let context = format!("the cleanup registered at {location} failed");
+                    report(Exception::error(context, error));
+                }
                 Err(_) => report(not_done(location, &format!("it took longer than {within:?}"))),
             }
         };
@@ -184,21 +186,4 @@ pub(crate) struct Cleanups {
     pub(crate) armed: std::cell::Cell<usize>,
     /// Running in a task.
     pub(crate) running: std::cell::Cell<usize>,
-}
-
-/// Counts one running cleanup.
-struct Running(Rc<LoopCore>);
-
-impl Running {
-    fn new(core: &Rc<LoopCore>) -> Running {
-        core.cleanups.running.set(core.cleanups.running.get() + 1);
-        Running(core.clone())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let running = &self.0.cleanups.running;
-        running.set(running.get() - 1);
-    }
 }

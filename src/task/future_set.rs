@@ -8,6 +8,7 @@
 //! be used on any thread; hence the mutex.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
@@ -25,7 +26,7 @@ pub(super) struct FutureSet<F> {
     running: usize,
     /// Indices to poll, in the order of their wakes.
     batch: VecDeque<usize>,
-    ready_list: Arc<ReadyList>,
+    ready_list: Arc<Mutex<ReadyList>>,
 }
 
 /// The futures are boxed.
@@ -37,27 +38,20 @@ struct Slot<F> {
     ready_flag: Option<(Arc<ReadyFlag>, Waker)>,
 }
 
-/// The indices of woken futures.
 #[derive(Default)]
 struct ReadyList {
-    state: Mutex<ReadyState>,
-}
-
-#[derive(Default)]
-struct ReadyState {
+    /// The indices of woken futures.
     ready: Vec<usize>,
     /// The task to wake when the next index is added.
     task_waker: Option<Waker>,
 }
 
-impl ReadyList {
-    fn lock(&self) -> MutexGuard<'_, ReadyState> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
+fn lock(ready_list: &Mutex<ReadyList>) -> MutexGuard<'_, ReadyList> {
+    ready_list.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 struct ReadyFlag {
-    ready_list: Arc<ReadyList>,
+    ready_list: Arc<Mutex<ReadyList>>,
     index: usize,
     /// Whether the index is in the list, or about to be added.
     is_queued: AtomicBool,
@@ -73,9 +67,9 @@ impl Wake for ReadyFlag {
             return;
         }
         let task_waker = {
-            let mut state = self.ready_list.lock();
-            state.ready.push(self.index);
-            state.task_waker.take()
+            let mut ready_list = lock(&self.ready_list);
+            ready_list.ready.push(self.index);
+            ready_list.task_waker.take()
         };
         if let Some(task_waker) = task_waker {
             task_waker.wake();
@@ -108,6 +102,14 @@ impl<F: Future> FutureSet<F> {
         self.running
     }
 
+    /// For the `Debug` of the futures built on a set.
+    pub(super) fn fmt_as(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct(name)
+            .field("running", &self.running)
+            .field("of", &self.len())
+            .finish()
+    }
+
     /// The next completed future's index and output; `None` when all have completed. If a future panics, the panic
     /// propagates; that future is dropped, and the others can still be polled.
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, F::Output)>> {
@@ -125,7 +127,7 @@ impl<F: Future> FutureSet<F> {
             }
         }
         // A future woken while an earlier batch was polled may have woken a task that no longer polls this set.
-        if !self.batch.is_empty() || !self.ready_list.lock().ready.is_empty() {
+        if !self.batch.is_empty() || !lock(&self.ready_list).ready.is_empty() {
             cx.waker().wake_by_ref();
         }
         super::set_wait_reason(super::WaitReason::Named("several futures"));
@@ -136,11 +138,11 @@ impl<F: Future> FutureSet<F> {
     fn register(&mut self, cx: &mut Context<'_>) {
         let waker = cx.waker().clone();
         let old = {
-            let mut state = self.ready_list.lock();
+            let mut ready_list = lock(&self.ready_list);
             if self.batch.is_empty() {
-                self.batch.extend(state.ready.drain(..));
+                self.batch.extend(ready_list.ready.drain(..));
             }
-            state.task_waker.replace(waker)
+            ready_list.task_waker.replace(waker)
         };
         drop(old);
     }
@@ -160,17 +162,14 @@ impl<F: Future> FutureSet<F> {
         ready_flag.is_queued.swap(false, AcqRel);
         // SAFETY: the future is in the box, which is never moved out of while pinned: `take_rest` requires `Unpin`.
         let future = unsafe { Pin::new_unchecked(future) };
-        let polled = catch_unwind(AssertUnwindSafe(|| future.poll(&mut Context::from_waker(waker))));
-        if let Ok(Poll::Pending) = polled {
-            return None;
-        }
+        let result = match catch_unwind(AssertUnwindSafe(|| future.poll(&mut Context::from_waker(waker)))) {
+            Ok(Poll::Pending) => return None,
+            Ok(Poll::Ready(output)) => Ok(output),
+            Err(payload) => Err(payload),
+        };
         self.running -= 1;
         guard("a finished future's destructor", || slot.future = None);
-        match polled {
-            Ok(Poll::Ready(output)) => Some(output),
-            Ok(Poll::Pending) => None,
-            Err(payload) => resume_unwind(payload),
-        }
+        Some(result.unwrap_or_else(|payload| resume_unwind(payload)))
     }
 
     /// Drops the futures that have not completed. A panicking destructor affects neither the others nor the caller.

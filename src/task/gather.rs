@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use super::child_set::ChildSet;
 use super::future_set::FutureSet;
-use super::join_all::{collect, fmt_future_set, outputs};
+use super::join_all::{collect, outputs};
 use super::shield::report_failures;
 use super::{JoinError, JoinHandle};
 use crate::event_loop::core::LoopCore;
@@ -57,7 +57,6 @@ where
         outputs: outputs(future_set.len()),
         future_set,
         child_set,
-        is_waiting: true,
     }
 }
 
@@ -67,7 +66,6 @@ pub struct Gather<T: 'static, E: Into<BoxError> + 'static> {
     future_set: FutureSet<JoinHandle<Result<T, E>>>,
     outputs: Vec<Option<T>>,
     child_set: Rc<ChildSet>,
-    is_waiting: bool,
 }
 
 /// Values and errors are not pinned.
@@ -86,18 +84,16 @@ impl<T: 'static, E: Into<BoxError> + 'static> Future for Gather<T, E> {
                 Ok(Err(error)) => TaskError::Failed(error),
                 Err(error) => TaskError::Ended(error),
             };
-            self.is_waiting = false;
             report_failures(self.future_set.take_rest(), "its `gather` had ended");
             return Poll::Ready(Err(error));
         }
-        self.is_waiting = false;
         Poll::Ready(Ok(collect(&mut self.outputs)))
     }
 }
 
 impl<T: 'static, E: Into<BoxError> + 'static> Drop for Gather<T, E> {
     fn drop(&mut self) {
-        if self.is_waiting {
+        if self.future_set.running() > 0 {
             self.child_set.cancel_and_hand_over();
             // Tasks that have failed, or fail before they are cancelled.
             report_failures(self.future_set.take_rest(), "its `gather` had ended");
@@ -107,7 +103,7 @@ impl<T: 'static, E: Into<BoxError> + 'static> Drop for Gather<T, E> {
 
 impl<T: 'static, E: Into<BoxError> + 'static> fmt::Debug for Gather<T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt_future_set("Gather", &self.future_set, f)
+        self.future_set.fmt_as("Gather", f)
     }
 }
 

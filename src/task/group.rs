@@ -17,7 +17,6 @@ use std::task::{Context, Poll};
 use super::child_set::ChildSet;
 use super::output::{Failure, GroupError, TaskOutput};
 use super::{Builder, JoinHandle};
-use crate::event_loop::callback::CallbackCell;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::{Exception, guard, report};
 
@@ -69,7 +68,7 @@ where
     let state = &group.handle.state;
     // Declared after the group, so that it is dropped before it.
     let mut body = pin!(Some(body(&group)));
-    let (mut value, mut panic) = (None, BodyPanic(None));
+    let mut value = None;
     poll_fn(|cx| {
         if state.is_aborted.get() {
             guard("the destructor of a cancelled group's body", || body.set(None));
@@ -83,7 +82,7 @@ where
                 Ok(Poll::Ready(Ok(output))) => value = Some(output),
                 Ok(Poll::Ready(Err(error))) => state.fail(Failure::of_body(error)),
                 Err(payload) => {
-                    panic.0 = Some(payload);
+                    state.body_panic.set(Some(payload));
                     state.abort();
                 }
             }
@@ -93,7 +92,7 @@ where
     })
     .await;
     state.child_set.close();
-    if let Some(payload) = panic.0.take() {
+    if let Some(payload) = state.body_panic.take() {
         for failure in state.failures.take() {
             failure.report();
         }
@@ -106,17 +105,6 @@ where
         value => {
             guard("a result's destructor", || drop(value));
             Err(GroupError::new(failures))
-        }
-    }
-}
-
-/// The body's panic. Reported when dropped: the group was dropped before it could resume the panic.
-struct BodyPanic(Option<Box<dyn Any + Send>>);
-
-impl Drop for BodyPanic {
-    fn drop(&mut self) {
-        if let Some(payload) = self.0.take() {
-            report(Exception::panic("the body of a dropped group", payload));
         }
     }
 }
@@ -150,6 +138,8 @@ pub struct TaskGroup {
 struct State {
     child_set: Rc<ChildSet>,
     failures: RefCell<Vec<Failure>>,
+    /// Resumed when the children have ended; reported if the group is dropped before that.
+    body_panic: Cell<Option<Box<dyn Any + Send>>>,
     /// Something failed, or the group was cancelled: children and body must end.
     is_aborted: Cell<bool>,
     /// The group was dropped: failures go to the exception handler.
@@ -159,10 +149,8 @@ struct State {
 impl TaskGroup {
     /// Creates a group without children.
     pub fn new() -> TaskGroup {
-        let state = Rc::default();
-        TaskGroup {
-            handle: GroupHandle { state },
-        }
+        let handle = GroupHandle { state: Rc::default() };
+        TaskGroup { handle }
     }
 
     /// Spawns a child. Its handle resolves to its value. If the child fails, the group has the error and the handle
@@ -230,6 +218,9 @@ impl Drop for TaskGroup {
         state.is_dropped.set(true);
         state.is_aborted.set(true);
         state.child_set.cancel_and_hand_over();
+        if let Some(payload) = state.body_panic.take() {
+            report(Exception::panic("the body of a dropped group", payload));
+        }
         for failure in state.failures.take() {
             failure.report();
         }
@@ -364,7 +355,7 @@ impl State {
         let state = self.clone();
         match LoopCore::try_current() {
             Some(core) if !core.is_closed() => {
-                core.call_soon(Rc::new(CallbackCell::new(move || state.abort())));
+                core.call_soon(move || state.abort());
             }
             _ => self.abort(),
         }
@@ -374,7 +365,6 @@ impl State {
         if self.is_aborted.replace(true) {
             return;
         }
-        self.child_set.close();
         self.child_set.cancel_all();
         // Wakes the body, which must end too.
         self.child_set.wake();
@@ -410,8 +400,7 @@ impl<F: Future<Output: TaskOutput>> Future for Child<F> {
             Ok(Poll::Ready(Err(error))) => Ok(error),
             Err(payload) => Err(payload),
         };
-        let task = LoopCore::try_current().and_then(LoopCore::current_task);
-        let task = task.expect("a child is polled as a task");
+        let task = LoopCore::running_task().expect("a child is polled as a task");
         // A failed child has no output to return: `fail` ends the task once this poll returns `Pending`.
         task.fail();
         state.fail(Failure::of_task(task, cause));

@@ -157,12 +157,10 @@ impl JoinError {
 
     /// The panic's payload, for [`std::panic::resume_unwind`]. Returns `self` if the task did not panic.
     pub fn try_into_panic(self) -> Result<Box<dyn Any + Send>, JoinError> {
-        if !self.is_panic() {
-            return Err(self);
-        }
-        match self.inner.cause {
+        let Inner { id, cause } = *self.inner;
+        match cause {
             Cause::Panicked(payload) => Ok(payload.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())),
-            _ => unreachable!("checked above"),
+            cause => Err(JoinError::new(id, cause)),
         }
     }
 

@@ -53,7 +53,7 @@ impl<F: Future> Future for JoinAll<F> {
 
 impl<F: Future> fmt::Debug for JoinAll<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt_future_set("JoinAll", &self.future_set, f)
+        self.future_set.fmt_as("JoinAll", f)
     }
 }
 
@@ -108,7 +108,7 @@ impl<F: Future<Output = Result<T, E>>, T, E> Future for TryJoinAll<F, T> {
 
 impl<F: Future, T> fmt::Debug for TryJoinAll<F, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt_future_set("TryJoinAll", &self.future_set, f)
+        self.future_set.fmt_as("TryJoinAll", f)
     }
 }
 
@@ -166,7 +166,7 @@ impl<F: Future> Future for Race<F> {
 
 impl<F: Future> fmt::Debug for Race<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt_future_set("Race", &self.future_set, f)
+        self.future_set.fmt_as("Race", f)
     }
 }
 
@@ -227,7 +227,7 @@ impl<F: Future> AsCompleted<F> {
 
 impl<F: Future> fmt::Debug for AsCompleted<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt_future_set("AsCompleted", &self.future_set, f)
+        self.future_set.fmt_as("AsCompleted", f)
     }
 }
 
@@ -241,15 +241,4 @@ pub(super) fn collect<T>(outputs: &mut Vec<Option<T>>) -> Vec<T> {
     outputs
         .map(|output| output.expect("polled after it returned its result, or after a panic"))
         .collect()
-}
-
-pub(super) fn fmt_future_set<F: Future>(
-    name: &str,
-    future_set: &FutureSet<F>,
-    f: &mut fmt::Formatter<'_>,
-) -> fmt::Result {
-    f.debug_struct(name)
-        .field("running", &future_set.running())
-        .field("of", &future_set.len())
-        .finish()
 }

@@ -19,6 +19,7 @@ use std::task::{Context, Poll};
 
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::guard;
+use crate::on_drop::OnDrop;
 
 /// A variable with a separate value in each task: asyncio's `ContextVar`.
 ///
@@ -148,8 +149,14 @@ impl<T: 'static> TaskLocal<T> {
     /// Calls `call` with this value set.
     pub fn sync_scope<R>(&'static self, value: T, call: impl FnOnce() -> R) -> R {
         let mut value = Some(Rc::new(value));
-        let _guard = ScopeGuard::enter(self, &mut value);
+        let _guard = self.enter(&mut value);
         call()
+    }
+
+    /// Swaps a scope's value into the context, and back when the guard is dropped.
+    fn enter<'a>(&'static self, value: &'a mut Option<Rc<T>>) -> OnDrop<impl FnMut() + 'a> {
+        *value = self.swap(value.take());
+        OnDrop(|| *value = self.swap(value.take()))
     }
 
     fn value(&'static self) -> Option<Rc<T>> {
@@ -205,21 +212,20 @@ impl<T: 'static, F: Future> Future for Scope<T, F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         // SAFETY: `future` is structurally pinned and never moved; the other fields are not pinned.
-        let (this, future) = unsafe {
+        let (local, value, future) = unsafe {
             let this = self.get_unchecked_mut();
             let future = this.future.as_mut().map(|future| Pin::new_unchecked(future));
-            ((this.local, &mut this.value), future)
+            (this.local, &mut this.value, future)
         };
-        let _guard = ScopeGuard::enter(this.0, this.1);
-        future
-            .expect("the future is present until the scope is dropped")
-            .poll(cx)
+        let _guard = local.enter(value);
+        let future = future.expect("the future is present until the scope is dropped");
+        future.poll(cx)
     }
 }
 
 impl<T: 'static, F> Drop for Scope<T, F> {
     fn drop(&mut self) {
-        let _guard = ScopeGuard::enter(self.local, &mut self.value);
+        let _guard = self.local.enter(&mut self.value);
         // In place: the future is pinned.
         self.future = None;
     }
@@ -230,25 +236,6 @@ impl<T: 'static, F> fmt::Debug for Scope<T, F> {
         f.debug_struct("Scope")
             .field("local", self.local)
             .finish_non_exhaustive()
-    }
-}
-
-/// Swaps the scope's value into the context, and back when dropped.
-struct ScopeGuard<'a, T: 'static> {
-    local: &'static TaskLocal<T>,
-    other: &'a mut Option<Rc<T>>,
-}
-
-impl<'a, T> ScopeGuard<'a, T> {
-    fn enter(local: &'static TaskLocal<T>, value: &'a mut Option<Rc<T>>) -> ScopeGuard<'a, T> {
-        *value = local.swap(value.take());
-        ScopeGuard { local, other: value }
-    }
-}
-
-impl<T> Drop for ScopeGuard<'_, T> {
-    fn drop(&mut self) {
-        *self.other = self.local.swap(self.other.take());
     }
 }
 
@@ -273,30 +260,25 @@ impl Locals {
     /// A copy of the current context.
     #[inline]
     pub(crate) fn current() -> Locals {
-        let is_empty = match LoopCore::try_current().and_then(LoopCore::current_task) {
-            Some(task) => Locals::is_empty(task.locals()),
-            None => !HAS_AMBIENT.get(),
-        };
-        match is_empty {
-            true => Locals(None),
-            false => Locals::update(|locals| locals.clone()),
+        match LoopCore::running_task() {
+            None if !HAS_AMBIENT.get() => Locals(None),
+            _ => Locals::update(|locals| locals.clone()),
         }
-    }
-
-    #[inline]
-    pub(super) fn is_empty(cell: &Cell<Locals>) -> bool {
-        // SAFETY: the cell belongs to this thread, and no reference into it exists: other code takes the content out.
-        unsafe { (*cell.as_ptr()).0.is_none() }
     }
 
     /// Runs `call` in this context, outside of any task.
     #[inline]
     pub(crate) fn run<R>(self, call: impl FnOnce() -> R) -> R {
-        let outer = match self.0.is_none() && !HAS_AMBIENT.get() {
+        let mut outer = match self.0.is_none() && !HAS_AMBIENT.get() {
             true => Locals(None),
             false => Locals::swap_ambient(self),
         };
-        let _restore = RestoreOnDrop(outer);
+        let _restore = OnDrop(|| {
+            // A callback may have set values even if it started without any.
+            if outer.0.is_some() || HAS_AMBIENT.get() {
+                Locals::swap_ambient(std::mem::take(&mut outer)).drop_guarded();
+            }
+        });
         call()
     }
 
@@ -311,22 +293,17 @@ impl Locals {
     /// Calls `update` with the current context. It must not run the user's code.
     #[inline]
     fn update<R>(update: impl FnOnce(&mut Locals) -> R) -> R {
-        match LoopCore::try_current().and_then(LoopCore::current_task) {
+        match LoopCore::running_task() {
             Some(task) => update_in(task.locals(), update),
-            None => {
-                let mut update = Some(update);
-                let mut once = || update.take().expect("called once");
-                let updated = AMBIENT.try_with(|cell| {
-                    let result = update_in(cell, once());
-                    HAS_AMBIENT.set(!Locals::is_empty(cell));
+            // The thread is exiting and its thread-locals are gone.
+            None if AMBIENT.try_with(|_| ()).is_err() => update(&mut Locals(None)),
+            None => AMBIENT.with(|cell| {
+                update_in(cell, |locals| {
+                    let result = update(locals);
+                    HAS_AMBIENT.set(locals.0.is_some());
                     result
-                });
-                match updated {
-                    Ok(result) => result,
-                    // The thread is exiting and its thread-locals are gone.
-                    Err(_) => once()(&mut Locals(None)),
-                }
-            }
+                })
+            }),
         }
     }
 
@@ -369,17 +346,4 @@ fn update_in<R>(cell: &Cell<Locals>, update: impl FnOnce(&mut Locals) -> R) -> R
     let result = update(&mut locals);
     cell.set(locals);
     result
-}
-
-/// Restores the outer context.
-struct RestoreOnDrop(Locals);
-
-impl Drop for RestoreOnDrop {
-    #[inline]
-    fn drop(&mut self) {
-        // A callback may have set values even if it started without any.
-        if self.0.0.is_some() || HAS_AMBIENT.get() {
-            Locals::swap_ambient(std::mem::take(&mut self.0)).drop_guarded();
-        }
-    }
 }

@@ -92,15 +92,13 @@ impl fmt::Debug for TaskId {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn current_id() -> Option<TaskId> {
-    LoopCore::try_current()
-        .and_then(|core| core.current_task())
-        .map(|task| task.id())
+    LoopCore::running_task().map(RawTask::id)
 }
 
 /// Records, for dumps, what the current task waits for. Called before returning `Pending`.
 #[inline]
 pub(crate) fn set_wait_reason(reason: WaitReason) {
-    if let Some(task) = LoopCore::try_current().and_then(|core| core.current_task()) {
+    if let Some(task) = LoopCore::running_task() {
         task.set_wait_reason(reason);
     }
 }

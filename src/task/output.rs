@@ -4,6 +4,7 @@ use std::any::Any;
 use std::error::Error;
 use std::fmt;
 use std::panic::Location;
+use std::sync::Mutex;
 
 use super::{RawTask, TaskId};
 use crate::event_loop::exception::{BoxError, Exception, panic_message, report};
@@ -117,7 +118,9 @@ values! {
 pub struct Failure {
     /// `None` if the body failed.
     task: Option<FailedTask>,
-    cause: Cause,
+    /// The error, or the payload of a panic. The mutex only makes the failure `Sync`, so that `?` can convert it to
+    /// `Box<dyn Error + Send + Sync>`.
+    cause: Result<BoxError, Mutex<Box<dyn Any + Send>>>,
 }
 
 struct FailedTask {
@@ -126,17 +129,11 @@ struct FailedTask {
     spawned_at: &'static Location<'static>,
 }
 
-enum Cause {
-    Error(BoxError),
-    /// The mutex only makes the failure `Sync`, so that `?` can convert it to `Box<dyn Error + Send + Sync>`.
-    Panic(std::sync::Mutex<Box<dyn Any + Send>>),
-}
-
 impl Failure {
     pub(super) fn of_body(error: BoxError) -> Failure {
         Failure {
             task: None,
-            cause: Cause::Error(error),
+            cause: Ok(error),
         }
     }
 
@@ -147,10 +144,7 @@ impl Failure {
                 name: task.name().map(Into::into),
                 spawned_at: task.spawned_at(),
             }),
-            cause: match cause {
-                Ok(error) => Cause::Error(error),
-                Err(payload) => Cause::Panic(std::sync::Mutex::new(payload)),
-            },
+            cause: cause.map_err(Mutex::new),
         }
     }
 
@@ -181,8 +175,8 @@ impl Failure {
     /// The error; `None` for a panic.
     pub fn error(&self) -> Option<&(dyn Error + 'static)> {
         match &self.cause {
-            Cause::Error(error) => Some(&**error),
-            Cause::Panic(_) => None,
+            Ok(error) => Some(&**error),
+            Err(_) => None,
         }
     }
 
@@ -193,15 +187,13 @@ impl Failure {
 
     /// Whether it was a panic.
     pub fn is_panic(&self) -> bool {
-        matches!(self.cause, Cause::Panic(_))
+        self.cause.is_err()
     }
 
     /// Returns the error; for a panic, the payload as `Err`, for [`std::panic::resume_unwind`].
     pub fn into_error(self) -> Result<Box<dyn Error + Send + Sync>, Box<dyn Any + Send>> {
-        match self.cause {
-            Cause::Error(error) => Ok(error),
-            Cause::Panic(payload) => Err(payload.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())),
-        }
+        let unlock = |payload: Mutex<_>| payload.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        self.cause.map_err(unlock)
     }
 
     /// Passes the failure to the exception handler, because the group was not joined.
@@ -216,11 +208,11 @@ impl Failure {
     /// Writes the failure and its causes as a tree; `indent` precedes each line but the first.
     fn write_tree(&self, f: &mut fmt::Formatter<'_>, indent: &str) -> fmt::Result {
         match &self.cause {
-            Cause::Error(error) => {
+            Ok(error) => {
                 write!(f, "{}: ", self.origin())?;
                 write_error(f, &**error, indent)
             }
-            Cause::Panic(payload) => {
+            Err(payload) => {
                 let payload = payload.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
                 write!(f, "{} panicked: {}", self.origin(), panic_message(&**payload))
             }

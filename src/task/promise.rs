@@ -10,7 +10,6 @@ use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
-use crate::event_loop::callback::CallbackCell;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::{guard, wake_all};
 use crate::task::Locals;
@@ -118,23 +117,16 @@ fn run_callbacks<T: 'static>(state: &Rc<RefCell<State<T>>>) {
         let view = result.as_ref().map_err(|&abandoned| abandoned);
         guard("a done-callback", || locals.run(|| callback(view)));
     }
-    let (waker, late) = {
-        let mut state = state.borrow_mut();
-        match state.callbacks.is_empty() {
-            true => {
-                state.value = Slot::Ready(result);
-                (state.waker.take(), false)
-            }
-            // Callbacks were added meanwhile; they run before the awaiting task gets the value.
-            false => {
-                state.value = Slot::Resolved(result);
-                (None, true)
-            }
-        }
-    };
-    if late {
-        schedule_callbacks(state);
+    let mut borrowed = state.borrow_mut();
+    if !borrowed.callbacks.is_empty() {
+        // Callbacks were added meanwhile; they run before the awaiting task gets the value.
+        borrowed.value = Slot::Resolved(result);
+        drop(borrowed);
+        return schedule_callbacks(state);
     }
+    borrowed.value = Slot::Ready(result);
+    let waker = borrowed.waker.take();
+    drop(borrowed);
     // A panicking waker must not unwind: if the loop is closed, this may run in a destructor.
     wake_all(waker);
 }
@@ -146,7 +138,7 @@ fn schedule_callbacks<T: 'static>(state: &Rc<RefCell<State<T>>>) {
     match core.filter(|core| !core.is_closed()) {
         Some(core) => {
             let state = state.clone();
-            core.call_soon(Rc::new(CallbackCell::new(move || run_callbacks(&state))));
+            core.call_soon(move || run_callbacks(&state));
         }
         None => run_callbacks(state),
     }
@@ -185,24 +177,18 @@ impl<T> Placeholder<T> {
     /// is taken, callbacks are not called any more.
     pub fn add_done_callback(&self, callback: impl FnOnce(Result<&T, Abandoned>) + 'static) {
         let locals = Locals::current();
-        let was_ready = {
-            let mut state = self.state.borrow_mut();
-            state.callbacks.push((Box::new(callback), locals));
-            match std::mem::replace(&mut state.value, Slot::InCallbacks) {
-                // Back to `Resolved`, so that the value is not taken before this callback has run.
-                Slot::Ready(result) => {
-                    state.value = Slot::Resolved(result);
-                    true
-                }
-                other => {
-                    state.value = other;
-                    false
-                }
+        let mut state = self.state.borrow_mut();
+        state.callbacks.push((Box::new(callback), locals));
+        match std::mem::replace(&mut state.value, Slot::InCallbacks) {
+            // Back to `Resolved`, so that the value is not taken before this callback has run.
+            Slot::Ready(result) => state.value = Slot::Resolved(result),
+            other => {
+                state.value = other;
+                return;
             }
-        };
-        if was_ready {
-            schedule_callbacks(&self.state);
         }
+        drop(state);
+        schedule_callbacks(&self.state);
     }
 }
 
@@ -211,16 +197,14 @@ impl<T> Future for Placeholder<T> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let waker = cx.waker().clone();
-        let old;
-        {
-            let mut state = self.state.borrow_mut();
-            match std::mem::replace(&mut state.value, Slot::Taken) {
-                Slot::Ready(result) => return Poll::Ready(result),
-                Slot::Taken => panic!("Placeholder polled after it returned its value"),
-                waiting => state.value = waiting,
-            }
-            old = state.waker.replace(waker);
+        let mut state = self.state.borrow_mut();
+        match std::mem::replace(&mut state.value, Slot::Taken) {
+            Slot::Ready(result) => return Poll::Ready(result),
+            Slot::Taken => panic!("Placeholder polled after it returned its value"),
+            waiting => state.value = waiting,
         }
+        let old = state.waker.replace(waker);
+        drop(state);
         drop(old);
         crate::task::set_wait_reason(crate::task::WaitReason::Named("a promise"));
         Poll::Pending

@@ -80,6 +80,7 @@ use crate::diagnostics::dump::Waiting;
 use crate::event_loop::core::{LoopCore, RemoteEvent};
 use crate::event_loop::exception::{Exception, guard, report, wake_all};
 use crate::event_loop::inbox::Inbox;
+use crate::event_loop::ready::Ready;
 use crate::event_loop::task_key::TaskKey;
 use crate::time::Instant;
 
@@ -130,25 +131,6 @@ pub(crate) struct Header {
     membership: Cell<Option<Membership>>,
     /// Task-locals. Empty once the task is `DONE`, for the same reason.
     locals: Cell<Locals>,
-}
-
-impl Header {
-    /// Whether the end of the task has more to release. Most tasks have neither, and skip the cold path.
-    #[inline]
-    fn has_membership_or_locals(&self) -> bool {
-        // SAFETY: this is the loop's thread, and no reference into the cell exists: other code takes the content out.
-        let has_membership = unsafe { (*self.membership.as_ptr()).is_some() };
-        has_membership || !Locals::is_empty(&self.locals)
-    }
-
-    #[cold]
-    fn take_membership_and_locals(&self, has_completed: bool) -> (Option<Membership>, Locals) {
-        let membership = match has_completed {
-            true => self.membership.take(),
-            false => None,
-        };
-        (membership, self.locals.take())
-    }
 }
 
 /// The allocation. `repr(C)`, so that a pointer to the task is a pointer to its header.
@@ -266,45 +248,23 @@ pub(crate) unsafe fn spawn_unchecked<F: Future>(
     spawned_at: &'static Location<'static>,
 ) -> JoinHandle<F::Output> {
     // SAFETY: the caller's promise.
-    let (handle, task) = unsafe { create(core, future, name, spawned_at) };
-    match core.is_closed() {
-        true => task.cancel_now(core),
-        false => task.make_ready(core),
-    }
+    let handle = unsafe { create(core, future, name, spawned_at) };
+    handle.raw().start(core);
     handle
 }
 
-/// As `spawn_unchecked`, but polls the task before returning, inside the caller, if [`LoopCore::run_inside`] allows it.
-pub(crate) fn spawn_eagerly<F: Future + 'static>(
-    core: &LoopCore,
-    future: F,
-    name: Option<Box<str>>,
-    spawned_at: &'static Location<'static>,
-) -> JoinHandle<F::Output> {
-    // SAFETY: the future is `'static`.
-    let (handle, task) = unsafe { create(core, future, name, spawned_at) };
-    match core.is_closed() {
-        true => task.cancel_now(core),
-        // A `tracing` subscriber called for the spawn may have ended the task.
-        false if task.is_done() => {}
-        false if core.run_inside(|| task.poll(core)) => {}
-        false => task.make_ready(core),
-    }
-    handle
-}
-
-/// Creates a task and adds it to the loop's list.
+/// Creates a task and adds it to the loop's list. The caller starts it.
 ///
 /// # Safety
 ///
 /// As for [`spawn_unchecked`].
 #[inline]
-unsafe fn create<F: Future>(
+pub(super) unsafe fn create<F: Future>(
     core: &LoopCore,
     future: F,
     name: Option<Box<str>>,
     spawned_at: &'static Location<'static>,
-) -> (JoinHandle<F::Output>, RawTask) {
+) -> JoinHandle<F::Output> {
     // Written in place: a large future would otherwise be built on the stack and copied.
     let task = Box::write(
         Box::new_uninit(),
@@ -338,7 +298,7 @@ unsafe fn create<F: Future>(
     let raw = RawTask(header);
     raw.header().key.set(TaskKey::new(core.tasks.insert(raw), raw.id().0));
     crate::diagnostics::trace::task_spawned(raw.id(), raw.name(), spawned_at);
-    (JoinHandle::new(raw), raw)
+    JoinHandle::new(raw)
 }
 
 /// A pointer to a task. Copies are not counted: the holder knows which reference keeps the task alive.
@@ -432,6 +392,24 @@ impl RawTask {
         }
     }
 
+    /// Schedules the first poll. On a closed loop the task is cancelled unpolled.
+    #[inline]
+    fn start(self, core: &LoopCore) {
+        match core.is_closed() {
+            true => self.cancel_now(core),
+            false => self.make_ready(core),
+        }
+    }
+
+    /// As `start`, but polls the task before returning, inside the caller, if [`LoopCore::run_inside`] allows it.
+    pub(super) fn start_eagerly(self, core: &LoopCore) {
+        // A `tracing` subscriber called for the spawn may have ended the task.
+        let may_poll = !core.is_closed() && !self.is_done();
+        if !may_poll || !core.run_inside(|| self.poll(core)) {
+            self.start(core);
+        }
+    }
+
     /// Puts the task into the ready queue unless it is there or done. Loop's thread.
     #[inline]
     fn make_ready(self, core: &LoopCore) {
@@ -440,7 +418,7 @@ impl RawTask {
             return;
         }
         header.is_ready.set(true);
-        core.ready.push_task(Runnable(self));
+        core.ready.push(Ready::Task(Runnable(self)));
     }
 
     /// Sends a wake to the loop unless one is queued or the task is done. The caller holds a reference. Any thread.
@@ -482,11 +460,11 @@ impl RawTask {
         &self.header().locals
     }
 
-    /// Stores the membership of a task that has none; it is dropped when the task is finished. Loop's thread.
+    /// Stores the membership of a task that has none, until the task is finished. Loop's thread.
     pub(super) fn set_membership(self, membership: Membership) {
         debug_assert!(!self.has_membership());
         match self.is_finished() {
-            true => drop(membership),
+            true => drop(membership.leave()),
             false => self.header().membership.set(Some(membership)),
         }
     }
@@ -564,14 +542,12 @@ impl RawTask {
         let id = header.id;
         let listed = core.tasks.remove(header.key.get().index());
         debug_assert!(listed == Some(self));
-        let has_completed = header.orphans.get() == 0;
-        let waker = match has_completed {
-            true => header.join_waker.take(),
-            false => None,
+        // With orphans, the last `Owner` takes these.
+        let (waker, membership) = match header.orphans.get() {
+            0 => (header.join_waker.take(), header.membership.take()),
+            _ => (None, None),
         };
-        let extras = header
-            .has_membership_or_locals()
-            .then(|| header.take_membership_and_locals(has_completed));
+        let locals = header.locals.take();
         match header.joinable.get() {
             true => self.free_if_last(self.become_done()),
             false => self.become_done_alone(),
@@ -579,10 +555,8 @@ impl RawTask {
         // The task may be freed from here on.
         crate::diagnostics::trace::task_ended(id);
         wake_all(waker);
-        if let Some((membership, locals)) = extras {
-            drop(membership);
-            locals.drop_guarded();
-        }
+        drop(membership.and_then(Membership::leave));
+        locals.drop_guarded();
     }
 
     /// Sets `DONE` and gives up the list's reference in one step, or leaves that reference to the `Runnable` if one is

@@ -55,9 +55,8 @@ pub struct Shield<T: TaskOutput + 'static> {
 impl<T: TaskOutput> Shield<T> {
     /// The task's plain handle. Dropping it does not report errors.
     pub fn into_handle(mut self) -> JoinHandle<T> {
-        self.handle
-            .take()
-            .expect("into_handle called after the Shield returned its result")
+        let handle = self.handle.take();
+        handle.expect("into_handle called after the Shield returned its result")
     }
 }
 
@@ -152,30 +151,27 @@ impl<T> Drop for CancelOnDrop<T> {
     fn drop(&mut self) {
         let Some(handle) = self.handle.take() else { return };
         handle.cancel();
-        let Some(core) = LoopCore::try_current().filter(|core| core.current_task().is_some() && !handle.is_finished())
-        else {
-            return;
-        };
         // The current task waits for the cancelled one, unless they are the same task.
+        let Some(core) = LoopCore::try_current() else { return };
+        let has_other_task = core.current_task().is_some_and(|current| current != handle.raw());
+        if !has_other_task || handle.is_finished() {
+            return;
+        }
         let child_set = ChildSet::new();
-        if core.current_task() == Some(handle.raw()) {
-            return;
-        }
-        if !handle.raw().has_membership() {
+        if handle.raw().has_membership() {
+            // The task is a member of another set already: spawn a task that waits for it.
+            let watcher = async move {
+                if let Err(error) = handle.await
+                    && let Ok(payload) = error.try_into_panic()
+                {
+                    report(Exception::panic("a task that was being cancelled", payload));
+                }
+            };
+            let name = Some("waits for a cancelled task".into());
+            drop(child_set.spawn(&core.rc(), watcher, name, Location::caller()));
+        } else {
             child_set.adopt(handle.raw());
-            child_set.hand_over();
-            return;
         }
-        // The task is a member of another set already: spawn a task that waits for it.
-        let watcher = async move {
-            if let Err(error) = handle.await
-                && let Ok(payload) = error.try_into_panic()
-            {
-                report(Exception::panic("a task that was being cancelled", payload));
-            }
-        };
-        let name = Some("waits for a cancelled task".into());
-        drop(child_set.spawn(&core.rc(), watcher, name, Location::caller()));
         child_set.hand_over();
     }
 }

@@ -262,10 +262,6 @@ impl<T, E, F: Future<Output = Result<T, E>>> Member<F> {
             _ => None,
         }
     }
-
-    fn take_value(&mut self) -> Option<T> {
-        self.take().ok()
-    }
 }
 
 /// One impl per length: Rust cannot express "a tuple of any length".
@@ -317,7 +313,7 @@ macro_rules! tuples {
                 // SAFETY: values are taken only when all have completed, and outputs are not pinned.
                 let members = unsafe { members.get_unchecked_mut() };
                 let all_done = $(members.$n.is_done())&&+;
-                all_done.then(|| ($(members.$n.take_value().expect("an error returns early"),)+))
+                all_done.then(|| ($(members.$n.take().ok().expect("an error returns early"),)+))
             }
         }
     )+};

@@ -7,7 +7,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::future_set::FutureSet;
-use super::join_all::fmt_future_set;
 use crate::time::{Instant, Sleep, sleep, sleep_until};
 
 /// The condition that ends a [`wait`].
@@ -94,13 +93,11 @@ where
 #[must_use = "futures do nothing unless awaited"]
 pub struct Wait<F: Future> {
     future_set: FutureSet<F>,
-    is_enough: Predicate<F::Output>,
+    is_enough: Box<dyn FnMut(&F::Output) -> bool>,
     enough: bool,
     done: Vec<(usize, F::Output)>,
     deadline: Option<Sleep>,
 }
-
-type Predicate<T> = Box<dyn FnMut(&T) -> bool>;
 
 /// Outputs are not pinned, and the futures are boxed.
 impl<F: Future> Unpin for Wait<F> {}
@@ -146,7 +143,7 @@ impl<F: Future + Unpin> Future for Wait<F> {
 
 impl<F: Future> fmt::Debug for Wait<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt_future_set("Wait", &self.future_set, f)
+        self.future_set.fmt_as("Wait", f)
     }
 }
 

@@ -39,7 +39,6 @@ pub(crate) struct LoopCounters {
 
 /// The times of a loop.
 pub(crate) struct LoopTimes {
-    is_on: bool,
     idle: Cell<Duration>,
     driver: Cell<Duration>,
     /// The total of all runs of the loop that have ended.
@@ -51,9 +50,8 @@ pub(crate) struct LoopTimes {
 }
 
 impl LoopTimes {
-    pub(crate) fn new(is_on: bool, now: Instant) -> LoopTimes {
+    pub(crate) fn new(now: Instant) -> LoopTimes {
         LoopTimes {
-            is_on,
             idle: Cell::default(),
             driver: Cell::default(),
             total: Cell::default(),
@@ -74,24 +72,23 @@ impl LoopCore {
     #[inline]
     pub(crate) fn begin_poll(&self) -> Option<Instant> {
         let is_timed = self.counters.turns.get().is_multiple_of(SAMPLE_EVERY);
-        (self.times.is_on && is_timed).then(|| self.now())
+        (self.settings.measures_time && is_timed).then(|| self.now())
     }
 
     #[inline]
-    pub(crate) fn end_poll(&self, began: Instant) {
-        let now = self.now();
-        let times = &self.times;
+    pub(crate) fn end_poll(&self, began: Option<Instant>) {
+        let Some(began) = began else { return };
+        let (times, now) = (&self.times, self.now());
         times.recent.set(now);
-        times
-            .driver
-            .set(times.driver.get() + (now - began) * SAMPLE_EVERY as u32);
+        let took = (now - began) * SAMPLE_EVERY as u32;
+        times.driver.set(times.driver.get() + took);
     }
 
     /// Records a wait, asleep or busy-polling.
     #[inline]
     pub(crate) fn waited(&self, began: Instant, now: Instant) {
         let times = &self.times;
-        if times.is_on {
+        if self.settings.measures_time {
             times.recent.set(now);
             times.idle.set(times.idle.get() + (now - began));
         }
