@@ -116,6 +116,15 @@ impl OpResult {
         }
     }
 
+    /// The pool buffer that a managed receive filled, and the number of bytes, at least one.
+    #[inline]
+    pub(crate) fn received_in_pool(self) -> Option<(u16, usize)> {
+        match (self.buffer(), self.0 as i32) {
+            (Some(index), count @ 1..) => Some((index, count as usize)),
+            _ => None,
+        }
+    }
+
     /// The index of the pool buffer that a managed receive filled.
     #[inline]
     pub const fn buffer(self) -> Option<u16> {

@@ -66,7 +66,21 @@ impl LoopCore {
         prefix: usize,
         plan: impl FnOnce(&mut T) -> Op,
     ) -> RawOp<T> {
-        let slot = self.ops.reserve();
+        self.start_op_in(self.ops.reserve(), queue, on_orphan, payload, prefix, plan)
+    }
+
+    /// As `start_op`, in a slot that the caller has reserved before it took the payload. Nothing can then panic while the
+    /// payload is between its old place and the slot, and the compiler moves it directly.
+    #[inline(always)]
+    fn start_op_in<T: 'static>(
+        &self,
+        slot: &OpSlot,
+        queue: &IoQueue,
+        on_orphan: OnOrphan,
+        payload: T,
+        prefix: usize,
+        plan: impl FnOnce(&mut T) -> Op,
+    ) -> RawOp<T> {
         // SAFETY: the slot is reserved and free.
         let payload = unsafe { store_payload(slot.payload(), payload) };
         // `plan` calls a user's buffer type, which may panic: the operation is then not started.
@@ -280,18 +294,15 @@ impl LoopCore {
     /// The buffer that a managed receive filled, if it received anything. The result must not be used again.
     #[inline]
     pub(crate) fn take_buffer(&self, result: OpResult) -> Option<ManagedBuf> {
-        let index = result.buffer()?;
         let pool = self.pool.get()?.as_ref()?;
-        match result.res() {
+        if let Some((index, count)) = result.received_in_pool() {
             // SAFETY: the driver took the buffer from this pool, has received `count` bytes into it, and named it in one
             // result, which is used here once.
-            Ok(count @ 1..) => Some(unsafe { ManagedBuf::from_pool(pool.clone(), index, count as usize) }),
-            _ => {
-                // SAFETY: as above, and the buffer is not used.
-                unsafe { pool.give_back(index) };
-                None
-            }
+            return Some(unsafe { ManagedBuf::from_pool(pool, index, count) });
         }
+        // SAFETY: as above, and the buffer is not used.
+        unsafe { pool.give_back(result.buffer()?) };
+        None
     }
 
     /// Takes the result of a completed read whose future was dropped: the received bytes, in order, or its error. Frees

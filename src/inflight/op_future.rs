@@ -86,7 +86,8 @@ impl<T: 'static> RawOp<T> {
     #[inline]
     pub(crate) fn poll(&mut self, core: &LoopCore, queue: &IoQueue, cx: &mut Context<'_>) -> Poll<(OpResult, T)> {
         let done = ready!(self.poll_done(core, cx));
-        Poll::Ready(self.take(core, queue, done))
+        queue.op.set(None);
+        Poll::Ready(self.take(core, done))
     }
 
     /// Starts the next operation of the same call, after one has completed, with the payload where it is. It has an id
@@ -106,12 +107,17 @@ impl<T: 'static> RawOp<T> {
     /// Takes the result and the payload, if the operation has completed.
     pub(crate) fn fetch(&mut self, core: &LoopCore, queue: &IoQueue) -> Option<(OpResult, T)> {
         let slot = self.slot(core)?;
-        (slot.state.get() == State::Done).then(|| self.take(core, queue, DoneOp(slot)))
+        if slot.state.get() != State::Done {
+            return None;
+        }
+        queue.op.set(None);
+        Some(self.take(core, DoneOp(slot)))
     }
 
-    /// Takes the result and the payload of an operation that has completed. `done` is this operation's.
+    /// Takes the result and the payload of an operation that has completed and is in no queue any more. `done` is this
+    /// operation's.
     #[inline]
-    pub(crate) fn take(&mut self, core: &LoopCore, queue: &IoQueue, DoneOp(slot): DoneOp<'_>) -> (OpResult, T) {
+    pub(crate) fn take(&mut self, core: &LoopCore, DoneOp(slot): DoneOp<'_>) -> (OpResult, T) {
         debug_assert!(self.id == slot.id.get());
         let result = slot.result.get();
         // SAFETY: `poll_done` and `fetch` made `done` from the slot of the operation that `start_op::<T>` started. It has
@@ -119,7 +125,6 @@ impl<T: 'static> RawOp<T> {
         let payload = unsafe { take_payload::<T>(slot.payload()) };
         core.ops.release(slot);
         self.slot = None;
-        queue.op.set(None);
         (result, payload)
     }
 

@@ -379,7 +379,8 @@ impl<B: IoBufMut> Future for ReadExact<'_, B> {
                 *filled = received;
                 continue;
             }
-            let (result, buf) = call.op.take(core, queue, done);
+            queue.op.set(None);
+            let (result, buf) = call.op.take(core, done);
             let buf = call.buf.insert(buf);
             if is_overtaken {
                 // SAFETY: this many bytes were received.
@@ -483,11 +484,12 @@ impl ManagedRead {
         if let ManagedOp::Pooled(op) = &mut self.op {
             let (result, ()) = ready!(op.poll(core, queue, cx));
             queue.set_drained(result);
-            if !queue.has_leftover()
-                && let Some(buffer) = core.take_buffer(result)
-            {
+            if !queue.has_leftover() && result.received_in_pool().is_some() {
                 queue.end(&mut self.ticket);
-                return Poll::Ready(Ok(buffer));
+                // As for a write, the buffer comes last.
+                if let Some(buffer) = core.take_buffer(result) {
+                    return Poll::Ready(Ok(buffer));
+                }
             }
             if let Some(finished) = self.finish_pooled(descriptor, medium, result) {
                 return Poll::Ready(finished);
@@ -651,19 +653,20 @@ impl<'a, B: IoBuf, const ALL: bool> Write<'a, B, ALL> {
                     Err(result) => return self.call.finish(result),
                 }
             }
-            if let Some(buf) = self.call.buf.take() {
-                let plan = bytes.plan_send(self.sent);
-                self.call.op = core.start_op(queue, OnOrphan::Discard, buf, 0, plan);
-                core.trace(self.call.op.id);
-            }
+            let (slot, plan) = (core.ops.reserve(), bytes.plan_send(self.sent));
+            let buf = self.call.buf.take().expect("no operation has the buffer");
+            self.call.op = core.start_op_in(slot, queue, OnOrphan::Discard, buf, 0, plan);
+            core.trace(self.call.op.id);
         }
         loop {
             let done = ready!(self.call.op.poll_done(core, cx));
             match self.advance(done.result().res()) {
                 Ok(sent) => self.send_more(sent),
                 Err(result) => {
-                    let (_, buf) = self.call.op.take(core, queue, done);
+                    // The buffer is taken last: a panic would have to drop it, and it would be moved through memory.
+                    queue.op.set(None);
                     queue.end(&mut self.call.ticket);
+                    let (_, buf) = self.call.op.take(core, done);
                     return Poll::Ready((result, buf));
                 }
             }

@@ -54,12 +54,12 @@ impl ManagedBuf {
     /// The buffer was taken from this pool, the kernel is done with it, nothing else uses it or returns it to the pool,
     /// and its first `len` bytes are initialised.
     #[inline]
-    pub(crate) unsafe fn from_pool(pool: Rc<BufferPool>, index: u16, len: usize) -> ManagedBuf {
+    pub(crate) unsafe fn from_pool(pool: &Rc<BufferPool>, index: u16, len: usize) -> ManagedBuf {
         assert!(len > 0 && len <= pool.buffer_len());
         ManagedBuf {
             ptr: pool.address(index),
             len,
-            owner: ManuallyDrop::new(MemoryOwner::Pool(pool)),
+            owner: ManuallyDrop::new(MemoryOwner::Pool(pool.clone())),
         }
     }
 
@@ -200,7 +200,7 @@ mod tests {
         // SAFETY: the buffer was just taken, is written here, and is used by nothing else.
         let mut buffer = unsafe {
             pool.address(index).write_bytes(7, 16);
-            ManagedBuf::from_pool(pool.clone(), index, 16)
+            ManagedBuf::from_pool(&pool, index, 16)
         };
         buffer.advance(15);
         assert_eq!(*buffer, [7]);
