@@ -101,7 +101,7 @@ impl Toy {
         let Some(index) = pool.take() else {
             return Some(OpResult::new(Err(libc::ENOBUFS)));
         };
-        let (ptr, len) = (pool.address(index).as_ptr(), pool.buffer_len());
+        let (ptr, len) = (pool.address(index), pool.buffer_len());
         // SAFETY: the buffer was just taken from the pool.
         let res = unsafe {
             self.execute(&Op::Recv {

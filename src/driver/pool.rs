@@ -18,12 +18,38 @@ use crate::sys::{OsResult, errno};
 pub struct BufferPool {
     base: NonNull<u8>,
     buffer_len: usize,
-    /// A buffer begins every `1 << shift` bytes.
-    shift: u32,
+    headers: Box<[BufferHeader]>,
     count: u16,
     /// Buffers that neither the program nor the kernel holds: the first `free_count` entries. There is room for all.
     free: Box<[Cell<u16>]>,
     free_count: Cell<usize>,
+}
+
+/// A buffer that the program has: the received bytes, and where they go.
+pub(crate) struct BufferHeader {
+    /// The bytes that were not consumed.
+    pub(crate) ptr: Cell<*mut u8>,
+    pub(crate) len: Cell<usize>,
+    /// The pool, with one count of its `Rc`, while the program has one of its buffers. Null for a buffer on the heap.
+    pool: Cell<*const BufferPool>,
+    index: u16,
+}
+
+impl BufferHeader {
+    /// The header of a buffer on the heap.
+    pub(crate) fn new(ptr: *mut u8, len: usize) -> BufferHeader {
+        BufferHeader {
+            ptr: Cell::new(ptr),
+            len: Cell::new(len),
+            pool: Cell::new(std::ptr::null()),
+            index: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_pooled(&self) -> bool {
+        !self.pool.get().is_null()
+    }
 }
 
 /// The pool is page-aligned, so buffers whose length is a multiple of the page size share no page.
@@ -34,22 +60,25 @@ impl BufferPool {
     /// A driver without a pool fails managed receives with `ENOBUFS`, and the loop then reads into the heap.
     pub fn new(count: u16, buffer_len: usize) -> Option<Rc<BufferPool>> {
         u32::try_from(buffer_len).ok()?;
-        let shift = buffer_len.checked_next_power_of_two()?.trailing_zeros();
-        let layout = Self::layout(count, shift)?;
-        // SAFETY: the layout is not empty: both of its factors are at least one.
+        let layout = Self::layout(count, buffer_len)?;
+        // SAFETY: the layout is not empty: `layout` rounds both factors up to at least one.
         let base = NonNull::new(unsafe { alloc(layout) })?;
+        let header = |index| BufferHeader {
+            index,
+            ..BufferHeader::new(std::ptr::null_mut(), 0)
+        };
         Some(Rc::new(BufferPool {
             base,
             buffer_len,
-            shift,
+            headers: (0..count).map(header).collect(),
             count,
             free: (0..count).rev().map(Cell::new).collect(),
             free_count: Cell::new(usize::from(count)),
         }))
     }
 
-    fn layout(count: u16, shift: u32) -> Option<Layout> {
-        let bytes = usize::from(count.max(1)).checked_mul(1 << shift)?;
+    fn layout(count: u16, buffer_len: usize) -> Option<Layout> {
+        let bytes = usize::from(count.max(1)).checked_mul(buffer_len.max(1))?;
         Layout::from_size_align(bytes, PAGE).ok()
     }
 
@@ -87,22 +116,41 @@ impl BufferPool {
 
     /// The address of a buffer. Panics if the pool has no such buffer.
     #[inline]
-    pub fn address(&self, index: u16) -> NonNull<u8> {
+    pub fn address(&self, index: u16) -> *mut u8 {
         assert!(index < self.count, "buffer {index} of a pool of {}", self.count);
         // SAFETY: the index is within the allocation, as just asserted.
-        unsafe { self.base.add(usize::from(index) << self.shift) }
+        unsafe { self.base.as_ptr().add(usize::from(index) * self.buffer_len) }
     }
 
-    /// The buffer that the byte at this address belongs to. The address is within the pool.
+    /// The header of a taken buffer whose first `len` bytes were received. It keeps the pool alive until
+    /// [`take_back`](BufferPool::take_back).
     #[inline]
-    pub(crate) fn index_of(&self, byte: NonNull<u8>) -> u16 {
-        ((byte.as_ptr() as usize - self.base.as_ptr() as usize) >> self.shift) as u16
+    pub(crate) fn lend(self: &Rc<Self>, index: u16, len: usize) -> NonNull<BufferHeader> {
+        assert!(len <= self.buffer_len);
+        let header = &self.headers[usize::from(index)];
+        header.ptr.set(self.address(index));
+        header.len.set(len);
+        header.pool.set(Rc::into_raw(self.clone()));
+        NonNull::from(header)
+    }
+
+    /// Ends a loan.
+    ///
+    /// # Safety
+    ///
+    /// [`lend`](BufferPool::lend) made the header for a buffer that is not used any more, and neither is the header.
+    #[inline]
+    pub(crate) unsafe fn take_back(header: &BufferHeader) {
+        // SAFETY: `lend` made the pointer from an `Rc`, and the caller promises that this is done once.
+        let pool = unsafe { Rc::from_raw(header.pool.get()) };
+        // SAFETY: the caller's promise.
+        unsafe { pool.give_back(header.index) };
     }
 }
 
 impl Drop for BufferPool {
     fn drop(&mut self) {
-        let layout = Self::layout(self.count, self.shift).expect("it was allocated with this layout");
+        let layout = Self::layout(self.count, self.buffer_len).expect("it was allocated with this layout");
         // SAFETY: `new` allocated exactly this; the last owner is gone, and a driver keeps an owner as long as the
         // kernel may write here.
         unsafe { dealloc(self.base.as_ptr(), layout) }
@@ -131,7 +179,7 @@ pub(crate) struct PoolBuffer {
 impl PoolBuffer {
     /// Its address and its size.
     pub(crate) fn memory(&mut self) -> (*mut u8, usize) {
-        (self.pool.address(self.index).as_ptr(), self.pool.buffer_len())
+        (self.pool.address(self.index), self.pool.buffer_len())
     }
 
     /// The result of a receive that may have used `buffer`. If it received nothing, the buffer returns to its pool.
@@ -182,7 +230,7 @@ impl ProvidedPool {
             counters.pool_empty += 1;
             return Some(OpResult::new(Err(errno::NO_BUFFERS)));
         };
-        match recv(pool.address(index).as_ptr(), pool.buffer_len()) {
+        match recv(pool.address(index), pool.buffer_len()) {
             Some(Ok(count)) if count > 0 => Some(OpResult::new(Ok(count)).with_buffer(index)),
             res => {
                 // SAFETY: the buffer was taken above, and the call that used it has returned.

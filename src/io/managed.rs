@@ -1,13 +1,12 @@
 //! The buffer of a managed read.
 
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
 use super::buf::impl_io_buf;
-use crate::driver::pool::BufferPool;
+use crate::driver::pool::{BufferHeader, BufferPool};
 
 /// Received bytes in a buffer that the runtime provides, usually one from a pool, to which it returns on drop.
 ///
@@ -28,26 +27,22 @@ use crate::driver::pool::BufferPool;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct ManagedBuf {
-    /// The bytes that were not consumed. Stored rather than derived from the owner, because each request of a server
-    /// asks for them several times. Their end does not change.
-    ptr: NonNull<u8>,
-    len: usize,
-    /// Dropped by `drop` alone, which must match on it anyway.
-    owner: ManuallyDrop<MemoryOwner>,
+    /// `None` if it is empty. One word, so that a buffer is passed in a register: a larger one would be written to the
+    /// stack word by word and then copied sixteen bytes at a time, and each copy would wait for these stores.
+    header: Option<NonNull<BufferHeader>>,
 }
 
-/// What owns a buffer's memory. Both variants are one word, so that a buffer is moved in whole words.
-enum MemoryOwner {
-    /// The bytes end within a buffer of this pool.
-    Pool(Rc<BufferPool>),
-    /// The bytes end where a boxed slice ends that begins here. There is no pool, it was empty, or the bytes were received
-    /// for a read that was dropped.
-    Heap(NonNull<u8>),
+/// Bytes on the heap: there is no pool, it was empty, or they were received for a read that was dropped. The header comes
+/// first, so a pointer to the header is one to this.
+#[repr(C)]
+struct HeapBuffer {
+    header: BufferHeader,
+    bytes: Vec<u8>,
 }
 
 impl ManagedBuf {
-    /// The first `len` bytes, at least one, of a pool buffer, which returns to the pool when this is dropped. Panics if
-    /// the pool has no such buffer, or only shorter ones.
+    /// The first `len` bytes of a pool buffer, which returns to the pool when this is dropped. Panics if the pool has no
+    /// such buffer, or only shorter ones.
     ///
     /// # Safety
     ///
@@ -55,32 +50,38 @@ impl ManagedBuf {
     /// and its first `len` bytes are initialised.
     #[inline]
     pub(crate) unsafe fn from_pool(pool: &Rc<BufferPool>, index: u16, len: usize) -> ManagedBuf {
-        assert!(len > 0 && len <= pool.buffer_len());
         ManagedBuf {
-            ptr: pool.address(index),
-            len,
-            owner: ManuallyDrop::new(MemoryOwner::Pool(pool.clone())),
+            header: Some(BufferPool::lend(pool, index, len)),
         }
     }
 
-    pub(crate) fn from_heap(bytes: Vec<u8>) -> ManagedBuf {
-        let len = bytes.len();
-        let ptr = NonNull::from(Box::leak(bytes.into_boxed_slice())).cast();
-        let owner = ManuallyDrop::new(MemoryOwner::Heap(ptr));
-        ManagedBuf { ptr, len, owner }
+    pub(crate) fn from_heap(mut bytes: Vec<u8>) -> ManagedBuf {
+        if bytes.is_empty() {
+            return ManagedBuf::default();
+        }
+        let header = BufferHeader::new(bytes.as_mut_ptr(), bytes.len());
+        let heap = Box::leak(Box::new(HeapBuffer { header, bytes }));
+        ManagedBuf {
+            header: Some(NonNull::from(heap).cast()),
+        }
     }
 
-    /// The boxed slice that `from_heap` made, as a vector, and how many of its bytes were consumed.
-    ///
-    /// # Safety
-    ///
-    /// `begin` is the owner's, and the memory is not used through this buffer any more.
-    unsafe fn rebuild(&self, begin: NonNull<u8>) -> (Vec<u8>, usize) {
-        // SAFETY: `from_heap` made both pointers from one slice, and `advance` moved the second one within it.
-        let used = unsafe { self.ptr.offset_from_unsigned(begin) };
-        let slice = NonNull::slice_from_raw_parts(begin, used + self.len);
-        // SAFETY: this is the slice that `from_heap` leaked, and the caller promises that nothing else uses it.
-        (unsafe { Box::from_raw(slice.as_ptr()) }.into_vec(), used)
+    #[inline]
+    fn header(&self) -> Option<&BufferHeader> {
+        // SAFETY: the pool, of which the header holds a reference, or the heap buffer lives as long as this.
+        self.header.map(|header| unsafe { header.as_ref() })
+    }
+
+    /// Takes the heap buffer, if it is one. Otherwise returns the buffer.
+    fn into_heap_buffer(self) -> Result<Box<HeapBuffer>, ManagedBuf> {
+        match self.header {
+            Some(header) if !self.is_pooled() => {
+                std::mem::forget(self);
+                // SAFETY: `from_heap` leaked this box, and this was its only owner.
+                Ok(unsafe { Box::from_raw(header.cast().as_ptr()) })
+            }
+            _ => Err(self),
+        }
     }
 
     /// Removes the first `count` bytes.
@@ -96,22 +97,23 @@ impl ManagedBuf {
     ///
     /// If there are fewer bytes.
     pub fn advance(&mut self, count: usize) {
-        assert!(count <= self.len, "cannot advance by {count} of {} bytes", self.len);
-        // SAFETY: the buffer has at least `count` bytes.
-        self.ptr = unsafe { self.ptr.add(count) };
-        self.len -= count;
+        let len = self.len();
+        assert!(count <= len, "cannot advance by {count} of {len} bytes");
+        if let Some(header) = self.header() {
+            header.ptr.set(header.ptr.get().wrapping_add(count));
+            header.len.set(len - count);
+        }
     }
 
     /// Converts to a vector, without an allocation if the bytes are on the heap.
     pub fn into_vec(self) -> Vec<u8> {
-        match *self.owner {
-            MemoryOwner::Heap(begin) => {
-                // SAFETY: it is the owner's, and this buffer does not drop its memory.
-                let (mut bytes, used) = unsafe { ManuallyDrop::new(self).rebuild(begin) };
-                bytes.drain(..used);
-                bytes
+        match self.into_heap_buffer() {
+            Ok(mut heap) => {
+                let used = heap.bytes.len() - heap.header.len.get();
+                heap.bytes.drain(..used);
+                heap.bytes
             }
-            MemoryOwner::Pool(_) => self.to_vec(),
+            Err(pooled) => pooled.to_vec(),
         }
     }
 
@@ -122,23 +124,18 @@ impl ManagedBuf {
 
     /// Whether the bytes are in a pool buffer.
     pub fn is_pooled(&self) -> bool {
-        matches!(*self.owner, MemoryOwner::Pool(_))
+        self.header().is_some_and(BufferHeader::is_pooled)
     }
 }
 
 impl Drop for ManagedBuf {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the owner is taken only here.
-        match unsafe { ManuallyDrop::take(&mut self.owner) } {
-            MemoryOwner::Pool(pool) => {
-                // SAFETY: the buffer has at least one byte in front of its end.
-                let last = unsafe { self.ptr.add(self.len).sub(1) };
-                // SAFETY: `from_pool`'s caller passed the buffer on, and it is not used any more.
-                unsafe { pool.give_back(pool.index_of(last)) }
-            }
-            // SAFETY: it is the owner's, and the memory is not used any more.
-            MemoryOwner::Heap(begin) => drop(unsafe { self.rebuild(begin) }),
+        match self.header() {
+            None => {}
+            // SAFETY: `from_pool` lent the buffer, and it is not used any more.
+            Some(header) if header.is_pooled() => unsafe { BufferPool::take_back(header) },
+            Some(_) => drop(std::mem::take(self).into_heap_buffer()),
         }
     }
 }
@@ -146,7 +143,7 @@ impl Drop for ManagedBuf {
 /// An empty buffer.
 impl Default for ManagedBuf {
     fn default() -> ManagedBuf {
-        ManagedBuf::from_heap(Vec::new())
+        ManagedBuf { header: None }
     }
 }
 
@@ -162,15 +159,22 @@ impl Deref for ManagedBuf {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the owner keeps these bytes, which are initialised, and changes only through `&mut self`.
-        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+        match self.header() {
+            None => &[],
+            // SAFETY: these bytes are initialised. The pool or the heap buffer keeps them, and they change only through
+            // `&mut self`.
+            Some(header) => unsafe { std::slice::from_raw_parts(header.ptr.get(), header.len.get()) },
+        }
     }
 }
 
 impl DerefMut for ManagedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`; `&mut self` makes this the only reference.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
+        match self.header() {
+            None => &mut [],
+            // SAFETY: as in `deref`; `&mut self` makes this the only reference.
+            Some(header) => unsafe { std::slice::from_raw_parts_mut(header.ptr.get(), header.len.get()) },
+        }
     }
 }
 

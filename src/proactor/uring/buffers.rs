@@ -42,7 +42,7 @@ impl BufferRing {
             // one. The fields are written one by one, because the tail lies in the first entry's unused field.
             unsafe {
                 let entry = &mut *self.entries.as_ptr().add(slot);
-                entry.set_addr(self.pool.address(index).as_ptr() as u64);
+                entry.set_addr(self.pool.address(index) as u64);
                 entry.set_len(self.pool.buffer_len() as u32);
                 entry.set_bid(index);
             }
