@@ -86,13 +86,12 @@ async fn relay<R: AsyncRead, W: AsyncWrite>(name: &str, reader: &mut R, writer: 
     let (copied, result) = copy_all(name, reader, writer).await;
     result?;
     match writer.shutdown().await {
-        // The connection is already gone; its reader reports the error.
-        Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(copied),
-        Err(error) => Err(context(
-            format_args!("{name}, shutting down after {copied} bytes"),
-            error,
-        )),
-        Ok(()) => Ok(copied),
+        // If the connection is already gone, its reader reports the error.
+        Err(error) if error.kind() != io::ErrorKind::NotConnected => {
+            let action = format_args!("{name}, shutting down after {copied} bytes");
+            Err(context(action, error))
+        }
+        _ => Ok(copied),
     }
 }
 

@@ -286,11 +286,7 @@ async fn run_endpoint(guard: TaskGuard<dyn DatagramProtocol, DatagramQueue, Endp
 /// Sends datagrams until the queue is closed and empty.
 async fn send_all(state: &EndpointState, socket: &UdpSocket) -> io::Result<()> {
     loop {
-        let next = poll_fn(|_| match state.write_buffer.next() {
-            Some(next) => Poll::Ready(next),
-            None => Poll::Pending,
-        })
-        .await;
+        let next = poll_fn(|_| state.write_buffer.poll_next()).await;
         let Some(datagram) = next else { return Ok(()) };
         let len = weight(datagram.piece.left());
         let result = match datagram.to {
@@ -359,16 +355,15 @@ impl DatagramQueue {
         }
     }
 
-    /// The next datagram; `Some(None)` when the queue is closed and empty.
-    fn next(&self) -> Option<Option<Datagram>> {
-        let datagram = self.datagrams.borrow_mut().pop_front();
-        let next = match datagram {
-            Some(datagram) => Some(Some(datagram)),
-            None if self.closed.get() => Some(None),
-            None => None,
-        };
-        self.is_busy.set(next.is_some());
-        next
+    /// The next datagram; `None` when the queue is closed and empty.
+    fn poll_next(&self) -> Poll<Option<Datagram>> {
+        let next = self.datagrams.borrow_mut().pop_front();
+        let is_busy = next.is_some() || self.closed.get();
+        self.is_busy.set(is_busy);
+        match is_busy {
+            true => Poll::Ready(next),
+            false => Poll::Pending,
+        }
     }
 }
 
