@@ -161,6 +161,7 @@ pub struct OwnedReadHalf<S = TcpStream> {
 /// })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
+#[derive(Debug)]
 pub struct OwnedWriteHalf<S: Connection = TcpStream> {
     /// `None` only while the halves are being reunited.
     stream: Option<Rc<S>>,
@@ -219,12 +220,6 @@ impl<S: Connection> Drop for OwnedWriteHalf<S> {
             // Fails if the connection is already gone, which does not matter here.
             let _ = stream.bytes().owned.shutdown(Shutdown::Write);
         }
-    }
-}
-
-impl<S: Connection + fmt::Debug> fmt::Debug for OwnedWriteHalf<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnedWriteHalf").field("stream", &self.stream).finish()
     }
 }
 
