@@ -74,7 +74,7 @@ impl Child {
 
     /// The process ID; `None` after its exit was seen, because the system may reuse the ID.
     pub fn id(&self) -> Option<u32> {
-        self.running().map(Running::id)
+        self.running().map(|running| running.child.id())
     }
 
     /// Closes the pipe to the child's standard input, waits for the exit and returns the status; so do later calls. A
@@ -96,7 +96,7 @@ impl Child {
     /// Returns the exit status, or `None` if the child is still running.
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
         let exited = match &mut self.state {
-            State::Running(running) => running.try_wait()?,
+            State::Running(running) => running.child.try_wait()?,
             State::Exited(status) => Some(*status),
             State::Dropped => None,
         };
@@ -117,7 +117,7 @@ impl Child {
     /// Kills the child (`SIGKILL`, `TerminateProcess`) without waiting for it. Does nothing after its exit was seen.
     pub fn start_kill(&mut self) -> io::Result<()> {
         match &mut self.state {
-            State::Running(running) => running.kill(),
+            State::Running(running) => running.child.kill(),
             State::Exited(_) | State::Dropped => Ok(()),
         }
     }
@@ -149,7 +149,7 @@ impl Drop for Child {
         if let State::Running(mut running) = std::mem::replace(&mut self.state, State::Dropped) {
             if self.kill_on_drop && !running.is_forked() {
                 // The child was not reaped, so the process ID is still its own.
-                let _ = running.kill();
+                let _ = running.child.kill();
             }
             running.detach();
         }
@@ -160,7 +160,7 @@ impl fmt::Debug for Child {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Child");
         match &self.state {
-            State::Running(running) => debug.field("id", &running.id()),
+            State::Running(running) => debug.field("id", &running.child.id()),
             State::Exited(status) => debug.field("exited", status),
             State::Dropped => &mut debug,
         };

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use super::transport::TlsTransport;
 use crate::event_loop::exception::guard;
@@ -21,7 +21,7 @@ pub(super) struct Sender {
     /// Held by the call that polls the future, whose waker receives the wake-ups.
     queue: IoQueue,
     /// A reader waiting for data. It drives the sends that a dropped writer leaves.
-    reader: WakerCell,
+    pub(super) reader: WakerCell,
     /// After a failed send, every later call fails: a record stream cannot continue after a gap.
     pub(super) buffer: Rc<WriteBuffer>,
     /// Taken out while polled.
@@ -76,16 +76,6 @@ impl Sender {
             // A writer that was dropped while the waker was cloned has found no reader to wake.
             self.try_send(cx);
         }
-    }
-
-    /// The reader is running again, or gone.
-    pub(super) fn clear_reader(&self) {
-        self.reader.clear();
-    }
-
-    /// The waiting reader, if it is another task.
-    pub(super) fn other_reader(&self, waker: &Waker) -> Option<Waker> {
-        self.reader.other_than(waker)
     }
 
     /// Sends; ready when nothing is left. The caller holds the queue.
