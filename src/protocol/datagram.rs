@@ -78,6 +78,12 @@ pub trait DatagramProtocol {
 }
 
 impl BaseProtocol for dyn DatagramProtocol {
+    type Queue = DatagramQueue;
+    type Info = EndpointAddrs;
+
+    fn connection_made(&mut self, state: Rc<EndpointState>) {
+        DatagramProtocol::connection_made(self, DatagramTransport { state });
+    }
     fn pause_writing(&mut self) {
         DatagramProtocol::pause_writing(self);
     }
@@ -89,9 +95,9 @@ impl BaseProtocol for dyn DatagramProtocol {
     }
 }
 
-type EndpointState = TransportState<dyn DatagramProtocol, DatagramQueue, EndpointAddrs>;
+type EndpointState = TransportState<dyn DatagramProtocol>;
 
-struct EndpointAddrs {
+pub(super) struct EndpointAddrs {
     local: Option<SocketAddr>,
     /// Set if the socket is connected.
     peer: Option<SocketAddr>,
@@ -258,7 +264,7 @@ async fn open<P: DatagramProtocol + 'static>(
         local: socket.local_addr().ok(),
         peer: socket.peer_addr().ok(),
     };
-    let state: Rc<EndpointState> = Rc::new(TransportState::new(protocol.clone(), DatagramQueue::default(), info));
+    let state = EndpointState::new(protocol.clone(), info);
     let guard = TaskGuard {
         state: state.clone(),
         _registration: None,
@@ -269,15 +275,10 @@ async fn open<P: DatagramProtocol + 'static>(
     Ok((transport, ProtocolRef(protocol)))
 }
 
-async fn run_endpoint(guard: TaskGuard<dyn DatagramProtocol, DatagramQueue, EndpointAddrs>, socket: UdpSocket) {
+async fn run_endpoint(guard: TaskGuard<dyn DatagramProtocol>, socket: UdpSocket) {
     let state = &guard.state;
-    let made = || {
-        let transport = DatagramTransport { state: state.clone() };
-        state.call("connection_made", |protocol| protocol.connection_made(transport));
-    };
-    let reason = state
-        .run(made, pin!(send_all(state, &socket)), pin!(receive_all(state, &socket)))
-        .await;
+    let (sending, receiving) = (send_all(state, &socket), receive_all(state, &socket));
+    let reason = state.run(pin!(sending), pin!(receiving)).await;
     state.report_lost(reason);
     // The descriptor closes before waiters are notified.
     drop(socket);
@@ -332,7 +333,7 @@ fn weight(len: usize) -> usize {
 
 /// Datagrams waiting to be sent.
 #[derive(Default)]
-struct DatagramQueue {
+pub(super) struct DatagramQueue {
     datagrams: RefCell<VecDeque<Datagram>>,
     watermarks: Watermarks,
     closed: Cell<bool>,

@@ -171,7 +171,7 @@ fn pair(stream: AnyStream, server: Option<Registrar>) -> (StreamReader, StreamWr
     let shared = SharedStream::new(stream);
     let registration = server.map(|server| server.register(Rc::downgrade(&shared) as _));
     shared.registration.set(registration);
-    let writer = StreamWriter::new(shared.clone());
+    let writer = StreamWriter { shared: shared.clone() };
     (StreamReader::new(shared), writer)
 }
 
@@ -233,7 +233,7 @@ impl SharedStream {
 
     /// Receives once. Returns EOF if the connection was closed locally.
     pub(super) async fn receive(&self) -> io::Result<ManagedBuf> {
-        let end = || Ok(ManagedBuf::from_heap(Vec::new()));
+        let end = || Ok(ManagedBuf::default());
         let stream = self.stream.borrow().clone();
         let Some(stream) = stream else { return end() };
         let _forget = OnDrop(|| self.reader.clear());
