@@ -105,12 +105,13 @@ impl Condition {
         let mut waiting = pin!(WaitFuture::new(&self.wait_queue, "a condition", Notification));
         // Enqueue before releasing the lock, so that no notification is missed.
         let joined = std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx))).await;
-        let lock = guard.unlock();
-        if joined.is_pending() {
-            waiting.await;
-        }
-        let unused = UnusedNotification(Some(self));
-        (G::relock(lock).await, unused)
+        let notified = async {
+            if joined.is_pending() {
+                waiting.await;
+            }
+            UnusedNotification(Some(self))
+        };
+        guard.unlocked(notified).await
     }
 }
 
@@ -180,22 +181,15 @@ mod sealed {
     use std::future::Future;
 
     pub trait Relock: Sized {
-        type Lock;
-
-        fn unlock(self) -> Self::Lock;
-
-        fn relock(lock: Self::Lock) -> impl Future<Output = Self>;
+        /// Unlocks, awaits `event` and locks again.
+        fn unlocked<R>(self, event: impl Future<Output = R>) -> impl Future<Output = (Self, R)>;
     }
 }
 
 impl<T: ?Sized, P: Deref<Target = Lock<T>>> sealed::Relock for AccessGuard<P, Exclusive> {
-    type Lock = P;
-
-    fn unlock(self) -> P {
-        self.into_lock()
-    }
-
-    fn relock(lock: P) -> impl Future<Output = Self> {
-        AccessGuard::acquire(lock)
+    async fn unlocked<R>(self, event: impl Future<Output = R>) -> (Self, R) {
+        let lock = self.into_lock();
+        let result = event.await;
+        (AccessGuard::acquire(lock).await, result)
     }
 }
