@@ -57,7 +57,7 @@ pub struct File {
     /// Where the next sequential call starts; `None` if the file is not seekable.
     position: Option<Cell<u64>>,
     append: bool,
-    direct: bool,
+    pub(super) direct: bool,
 }
 
 /// The error for a file that became shorter while it was read.
@@ -502,10 +502,6 @@ impl File {
     /// Reads the file sequentially from its start with read-ahead.
     pub fn reader(self) -> Reader {
         Reader::new(self.scan())
-    }
-
-    pub(super) fn is_direct(&self) -> bool {
-        self.direct
     }
 
     // Starting operations.

@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use super::stream::TcpStream;
 use crate::inflight::stream::{ByteStream, reading_methods, writing_methods};
+use crate::io::{impl_async_read, impl_async_write};
 
 /// A connection that can be split.
 pub(crate) trait Connection {
@@ -222,6 +223,11 @@ impl<S: Connection> Drop for OwnedWriteHalf<S> {
         }
     }
 }
+
+impl_async_read!([S: Connection], ReadHalf<'_, S>);
+impl_async_read!([S: Connection], OwnedReadHalf<S>);
+impl_async_write!([S: Connection], WriteHalf<'_, S>);
+impl_async_write!([S: Connection], OwnedWriteHalf<S>);
 
 /// The error of [`OwnedReadHalf::reunite`]: the halves belong to different streams.
 ///

@@ -304,7 +304,7 @@ impl UdpSocket {
 
 fn sender(meta: MsgMeta) -> io::Result<SocketAddr> {
     let no_sender = || io::Error::new(io::ErrorKind::InvalidData, "the datagram has no sender");
-    inet(meta.sender.ok_or_else(no_sender)?)
+    inet(&meta.sender.ok_or_else(no_sender)?)
 }
 
 impl Datagram {
