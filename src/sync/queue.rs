@@ -289,26 +289,20 @@ impl<T, O: Order<T>> Shared<T, O> {
 
     /// Requires a slot permit.
     fn insert(&self, item: T) {
-        let mut release = ReleaseOnDrop {
-            permits: &self.free_slots,
-            count: 1,
-        };
+        let mut release = ReleaseOnDrop(&self.free_slots);
         let mut store = self.store();
         // From here on the item is in, even if comparing items panics. Its permit is released after the store.
-        release.permits = &self.items;
+        release.0 = &self.items;
         self.work.with(|work| work.unfinished += 1);
         O::push(&mut store, item);
     }
 
     /// Requires an item permit.
     fn remove(&self) -> Option<T> {
-        let mut release = ReleaseOnDrop {
-            permits: &self.items,
-            count: 1,
-        };
+        let mut release = ReleaseOnDrop(&self.items);
         let mut store = self.store();
         // From here on the item is out, even if comparing items panics.
-        release.permits = &self.free_slots;
+        release.0 = &self.free_slots;
         O::pop(&mut store)
     }
 
