@@ -501,7 +501,8 @@ impl File {
 
     /// Reads the file sequentially from its start with read-ahead.
     pub fn reader(self) -> Reader {
-        Reader::new(self.scan())
+        let scan = self.scan();
+        Reader { scan, current: None }
     }
 
     // Starting operations.

@@ -12,7 +12,7 @@ use std::task::Poll;
 use super::coop;
 use super::managed::ManagedBuf;
 use super::read::AsyncRead;
-use super::splice::{BULK_LEN, LARGE_READ, Stop, splice};
+use super::splice::{BULK_LEN, LARGE_READ, splice};
 use super::split::Halves;
 use super::write::AsyncWrite;
 use crate::sys::context;
@@ -128,10 +128,7 @@ async fn copy_and_count<R: AsyncRead, W: AsyncWrite>(
             && let (Some(source), Some(sink)) = (reader.kernel_stream(), writer.kernel_stream())
         {
             large = 0;
-            match splice(&source, &sink, copied).await? {
-                Stop::LowVolume => {}
-                Stop::Unsupported => can_splice = false,
-            }
+            can_splice = splice(&source, &sink, copied).await?;
         }
     }
 }
