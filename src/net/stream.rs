@@ -65,10 +65,6 @@ impl TcpStream {
         &self.bytes.owned
     }
 
-    pub(crate) fn bytes(&self) -> &ByteStream {
-        &self.bytes
-    }
-
     reading_methods!();
     writing_methods!();
 

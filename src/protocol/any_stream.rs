@@ -11,7 +11,7 @@ use crate::io::{BufResult, ManagedBuf};
 #[cfg(unix)]
 use crate::net::unix::UnixAddr;
 use crate::net::unix::UnixStream;
-use crate::net::{TcpStream, inet};
+use crate::net::{Connection, TcpStream, inet};
 use crate::sys::{Medium, Name};
 
 pub(crate) enum AnyStream {
