@@ -11,7 +11,7 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use super::any_stream::{AnyStream, StreamAddrs};
-use super::server::{Client, Registrar};
+use super::server::{Client, ServerState};
 use super::transport::Transport;
 use super::transport_state::{BaseProtocol, CloseMode, TaskGuard, TransportState};
 use super::{Protocol, ProtocolRef};
@@ -52,7 +52,7 @@ impl Client for ConnectionState {
 pub(super) fn open<P: Protocol + 'static>(
     stream: AnyStream,
     protocol: P,
-    server: Option<Registrar>,
+    server: Option<Rc<ServerState>>,
 ) -> (Transport, ProtocolRef<P>) {
     let protocol = Rc::new(RefCell::new(protocol));
     let state = ConnectionState::new(protocol.clone(), stream.addrs());

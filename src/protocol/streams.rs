@@ -16,7 +16,7 @@ use std::task::Poll;
 use super::any_stream::{AnyStream, StreamAddrs};
 use super::condition::Condition;
 use super::reader::StreamReader;
-use super::server::{AnyListener, Client, Registrar, Registration, Serve, Server};
+use super::server::{AnyListener, Client, Registration, Serve, Server, ServerState};
 use super::writer::StreamWriter;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::{Exception, guard, report};
@@ -167,7 +167,7 @@ impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> HandlerResult for Result
 }
 
 /// Creates both halves of a connection.
-fn pair(stream: AnyStream, server: Option<Registrar>) -> (StreamReader, StreamWriter) {
+fn pair(stream: AnyStream, server: Option<Rc<ServerState>>) -> (StreamReader, StreamWriter) {
     let shared = SharedStream::new(stream);
     let registration = server.map(|server| server.register(Rc::downgrade(&shared) as _));
     shared.registration.set(registration);
