@@ -10,7 +10,6 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
-use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -55,22 +54,19 @@ pub fn sleep(duration: Duration) -> Sleep {
         Some(core) => SleepState::Until(core.now() + duration),
         None => SleepState::For(duration),
     };
-    Sleep {
-        state: Cell::new(start),
-    }
+    Sleep { state: start }
 }
 
 /// Waits until the loop's clock reaches `deadline`.
 pub fn sleep_until(deadline: Instant) -> Sleep {
-    Sleep {
-        state: Cell::new(SleepState::Until(deadline)),
-    }
+    let state = SleepState::Until(deadline);
+    Sleep { state }
 }
 
 /// The future returned by [`sleep`] and [`sleep_until`].
 #[must_use = "a sleep does nothing until it is awaited"]
 pub struct Sleep {
-    state: Cell<SleepState>,
+    state: SleepState,
 }
 
 enum SleepState {
@@ -94,34 +90,31 @@ impl Sleep {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn reset(&mut self, deadline: Instant) {
-        let SleepState::Waiting(core, id, _) = self.state.replace(SleepState::Until(deadline)) else {
+        let SleepState::Waiting(core, id, _) = std::mem::replace(&mut self.state, SleepState::Until(deadline)) else {
             return;
         };
         let action = core.timers.borrow_mut().cancel(id);
         // A timer that has fired has woken its task; the task's next poll starts the new timer.
         if let Some(action) = action {
             let id = core.add_timer(deadline, action);
-            self.state.set(SleepState::Waiting(core, id, deadline));
+            self.state = SleepState::Waiting(core, id, deadline);
         }
     }
 
     /// When the sleep ends; `None` once it has ended, or before the first poll if it was made outside of a loop.
     pub fn deadline(&self) -> Option<Instant> {
-        let state = self.state.replace(SleepState::Over);
-        let deadline = match &state {
-            SleepState::Until(deadline) | SleepState::Waiting(_, _, deadline) => Some(*deadline),
+        match self.state {
+            SleepState::Until(deadline) | SleepState::Waiting(_, _, deadline) => Some(deadline),
             SleepState::For(_) | SleepState::Over => None,
-        };
-        self.state.set(state);
-        deadline
+        }
     }
 }
 
 impl Future for Sleep {
     type Output = ();
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let (core, deadline) = match self.state.replace(SleepState::Over) {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let (core, deadline) = match std::mem::replace(&mut self.state, SleepState::Over) {
             SleepState::For(duration) => {
                 let core = LoopCore::current("sleep").rc();
                 let deadline = core.now() + duration;
@@ -133,13 +126,13 @@ impl Future for Sleep {
                 if core.have_fired_until(deadline) || !rewake(&core, id, cx) {
                     return Poll::Ready(());
                 }
-                self.state.set(SleepState::Waiting(core, id, deadline));
+                self.state = SleepState::Waiting(core, id, deadline);
                 return Poll::Pending;
             }
             SleepState::Over => return Poll::Ready(()),
         };
         let id = core.add_timer(deadline, Action::Wake(cx.waker().clone()));
-        self.state.set(SleepState::Waiting(core, id, deadline));
+        self.state = SleepState::Waiting(core, id, deadline);
         Poll::Pending
     }
 }
@@ -162,24 +155,21 @@ pub(crate) fn rewake(core: &LoopCore, id: TimerId, cx: &mut Context<'_>) -> bool
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        if let SleepState::Waiting(core, id, _) = self.state.replace(SleepState::Over) {
-            core.cancel_timer(id);
+        if let SleepState::Waiting(core, id, _) = &self.state {
+            core.cancel_timer(*id);
         }
     }
 }
 
 impl fmt::Debug for Sleep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.state.replace(SleepState::Over);
-        let result = match &state {
+        match &self.state {
             SleepState::For(duration) => write!(f, "Sleep(for {duration:?})"),
             SleepState::Until(deadline) | SleepState::Waiting(_, _, deadline) => {
                 write!(f, "Sleep(until {:?})", deadline.since_origin())
             }
             SleepState::Over => write!(f, "Sleep(over)"),
-        };
-        self.state.set(state);
-        result
+        }
     }
 }
 
@@ -358,11 +348,7 @@ impl Interval {
             now = Instant::now();
         } else {
             // An interval that is always late must still yield to other tasks.
-            std::future::poll_fn(|cx| match LoopCore::try_current() {
-                Some(core) if !core.spend_budget(cx) => Poll::Pending,
-                _ => Poll::Ready(()),
-            })
-            .await;
+            crate::io::coop().await;
         }
         self.next = self.after(due, now);
         due

@@ -233,8 +233,9 @@ impl Pool {
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
+        let shared = self.shared();
         // If another thread fills the queue in between, the handle waits for capacity.
-        if self.shared().is_full() {
+        if !shared.is_forked() && shared.state().is_full(&shared.settings) {
             return Err(PoolFull(work));
         }
         Ok(self.spawn(work))
@@ -309,10 +310,6 @@ impl Shared {
     #[inline]
     pub(super) fn is_forked(&self) -> bool {
         self.forks != sys::forks()
-    }
-
-    fn is_full(&self) -> bool {
-        !self.is_forked() && self.state().is_full(&self.settings)
     }
 
     /// Queues a job, and starts a thread if none is idle. With `bounded`, fails if the queue is full.

@@ -122,14 +122,8 @@ impl<S> Bridge<S> {
 
     /// Returns the stream. Unconsumed bytes are read from it next; unsent bytes precede its next write.
     pub fn into_inner(self) -> S {
-        let Bridge {
-            reading,
-            writing,
-            write_limit: _,
-            stream,
-        } = self;
-        drop((reading, writing));
-        stream
+        drop((self.reading, self.writing));
+        self.stream
     }
 }
 

@@ -57,7 +57,7 @@ pub struct File {
     /// Where the next sequential call starts; `None` if the file is not seekable.
     position: Option<Cell<u64>>,
     append: bool,
-    direct: bool,
+    pub(super) direct: bool,
 }
 
 /// The error for a file that became shorter while it was read.
@@ -186,13 +186,8 @@ impl File {
             return (Err(no_capacity()), buf);
         }
         let queue = IoQueue::default();
-        let (res, mut buf) = self.read_piece(&queue, buf, 0, capacity, in_file(offset)).await;
-        let result = self.count("read", res);
-        if let Ok(count) = result {
-            // SAFETY: the kernel has written this many bytes, which is at most the capacity.
-            unsafe { buf.set_filled(count) };
-        }
-        (result, buf)
+        let (res, buf) = self.read_piece(&queue, buf, 0, capacity, in_file(offset)).await;
+        self.finish_read(res, buf)
     }
 
     /// Reads at `offset` and fills `buf` to its length (not capacity); `UnexpectedEof` if the file ends first.
@@ -300,13 +295,8 @@ impl File {
             return (served.map_err(|code| self.explain("read", from_code(code))), buf);
         }
         let op_future = self.start_read(queue, OnOrphan::Keep, buf, 0..capacity, CURRENT);
-        let (op_result, (_, mut buf)) = op_future.await;
-        let result = self.count("read", op_result.res());
-        if let Ok(count) = result {
-            // SAFETY: the kernel has written this many bytes, which is at most the capacity.
-            unsafe { buf.set_filled(count) };
-        }
-        (result, buf)
+        let (op_result, (_, buf)) = op_future.await;
+        self.finish_read(op_result.res(), buf)
     }
 
     /// Fills `buf` to its length (not capacity) and advances the position; `UnexpectedEof` if the file ends first.
@@ -511,11 +501,8 @@ impl File {
 
     /// Reads the file sequentially from its start with read-ahead.
     pub fn reader(self) -> Reader {
-        Reader::new(self.scan())
-    }
-
-    pub(super) fn is_direct(&self) -> bool {
-        self.direct
+        let scan = self.scan();
+        Reader { scan, current: None }
     }
 
     // Starting operations.
@@ -543,6 +530,16 @@ impl File {
         let op_future = self.start_read(queue, OnOrphan::Discard, buf, begin..end, offset);
         let (op_result, (_, buf)) = op_future.await;
         (op_result.res(), buf)
+    }
+
+    /// The result of a read into the whole of `buf`, whose length it sets.
+    fn finish_read<B: IoBufMut>(&self, res: OsResult, mut buf: B) -> BufResult<usize, B> {
+        let result = self.count("read", res);
+        if let Ok(count) = result {
+            // SAFETY: the kernel has written this many bytes, which is at most the capacity.
+            unsafe { buf.set_filled(count) };
+        }
+        (result, buf)
     }
 
     /// One read into a range of `buf` by an operation.

@@ -19,16 +19,12 @@ use crate::io::{BufResult, IoBufMut, read_buffered};
 /// ```
 #[derive(Debug)]
 pub struct Reader {
-    scan: Scan,
+    pub(super) scan: Scan,
     /// The current chunk, and the number of bytes consumed of it.
-    current: Option<(Chunk, usize)>,
+    pub(super) current: Option<(Chunk, usize)>,
 }
 
 impl Reader {
-    pub(super) fn new(scan: Scan) -> Reader {
-        Reader { scan, current: None }
-    }
-
     /// Sets the size of a chunk. The default is 128 KiB.
     ///
     /// # Panics

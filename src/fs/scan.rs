@@ -216,7 +216,7 @@ async fn fill(file: Rc<File>, mut chunk: Chunk, expected: u64) -> io::Result<Chu
             count => filled += count,
         }
         // A direct read cannot continue at an unaligned offset. It is only short at the end of the file.
-        if file.is_direct() && !filled.is_multiple_of(ALIGN) {
+        if file.direct && !filled.is_multiple_of(ALIGN) {
             if chunk.offset + (filled as u64) < expected {
                 file.check_len(expected).await?;
             }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-use super::buf::{IoBuf, IoBufMut};
+use super::buf::{IoBufMut, impl_io_buf};
 
 /// A buffer with aligned memory, as `O_DIRECT` requires. Like a `Vec`, it has a length and a capacity, and dereferences
 /// to `[u8]`.
@@ -116,15 +116,7 @@ unsafe impl Send for AlignedBuf {}
 // SAFETY: a shared reference only permits reads.
 unsafe impl Sync for AlignedBuf {}
 
-// SAFETY: the bytes are on the heap, at the same address wherever the value is moved.
-unsafe impl IoBuf for AlignedBuf {
-    fn as_ptr(&self) -> *const u8 {
-        self.memory.as_ptr()
-    }
-    fn len(&self) -> usize {
-        self.len
-    }
-}
+impl_io_buf!([] AlignedBuf);
 
 // SAFETY: as for `IoBuf`; the value has exclusive ownership of its bytes.
 unsafe impl IoBufMut for AlignedBuf {

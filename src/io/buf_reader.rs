@@ -151,7 +151,7 @@ impl<R: AsyncRead> BufReader<R> {
 
     /// Returns a reader of lines without their newlines: see [`Lines::next_line`].
     pub fn lines(self) -> Lines<R> {
-        Lines::new(self)
+        Lines { reader: self }
     }
 }
 
@@ -224,6 +224,11 @@ impl LineBuffer {
         Ok(())
     }
 
+    /// The kernel socket behind the reader, if nothing is buffered.
+    fn kernel_stream(&self, inner: &impl AsyncRead) -> Option<KernelStream> {
+        self.bytes.is_empty().then(|| inner.kernel_stream())?
+    }
+
     fn consume(&mut self, count: usize) {
         self.bytes.advance(count);
         // A caller that consumes bytes of a refused line handles it itself.
@@ -251,10 +256,7 @@ impl<R: AsyncRead> AsyncRead for BufReader<R> {
     }
 
     fn kernel_stream(&self) -> Option<KernelStream> {
-        match self.buffer.bytes.is_empty() {
-            true => self.inner.kernel_stream(),
-            false => None,
-        }
+        self.buffer.kernel_stream(&self.inner)
     }
 }
 
@@ -356,10 +358,7 @@ impl<R: AsyncRead> AsyncRead for BufReaderHalf<'_, R> {
     }
 
     fn kernel_stream(&self) -> Option<KernelStream> {
-        match self.buffer.bytes.is_empty() {
-            true => self.inner.kernel_stream(),
-            false => None,
-        }
+        self.buffer.kernel_stream(&self.inner)
     }
 }
 

@@ -12,7 +12,7 @@ use std::task::Poll;
 use super::coop;
 use super::managed::ManagedBuf;
 use super::read::AsyncRead;
-use super::splice::{BULK_LEN, LARGE_READ, Stop, splice};
+use super::splice::{BULK_LEN, LARGE_READ, splice};
 use super::split::Halves;
 use super::write::AsyncWrite;
 use crate::sys::context;
@@ -86,13 +86,12 @@ async fn relay<R: AsyncRead, W: AsyncWrite>(name: &str, reader: &mut R, writer: 
     let (copied, result) = copy_all(name, reader, writer).await;
     result?;
     match writer.shutdown().await {
-        // The connection is already gone; its reader reports the error.
-        Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(copied),
-        Err(error) => Err(context(
-            format_args!("{name}, shutting down after {copied} bytes"),
-            error,
-        )),
-        Ok(()) => Ok(copied),
+        // If the connection is already gone, its reader reports the error.
+        Err(error) if error.kind() != io::ErrorKind::NotConnected => {
+            let action = format_args!("{name}, shutting down after {copied} bytes");
+            Err(context(action, error))
+        }
+        _ => Ok(copied),
     }
 }
 
@@ -129,10 +128,7 @@ async fn copy_and_count<R: AsyncRead, W: AsyncWrite>(
             && let (Some(source), Some(sink)) = (reader.kernel_stream(), writer.kernel_stream())
         {
             large = 0;
-            match splice(&source, &sink, copied).await? {
-                Stop::LowVolume => {}
-                Stop::Unsupported => can_splice = false,
-            }
+            can_splice = splice(&source, &sink, copied).await?;
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::net::Shutdown;
 
 use super::BufResult;
 use super::buf::{IoBuf, IoBufMut};
@@ -10,6 +11,7 @@ use super::read::{AsyncBufRead, AsyncRead};
 use super::splice::KernelStream;
 use super::split::Halves;
 use super::write::AsyncWrite;
+use crate::inflight::stream::ByteStream;
 
 /// The methods of `AsyncRead`, forwarded to an inner reader.
 macro_rules! delegate_read {
@@ -43,18 +45,25 @@ macro_rules! delegate_read {
 }
 pub(crate) use delegate_read;
 
-/// The methods of `AsyncWrite`, forwarded to an inner writer.
+/// The methods of `AsyncWrite`, forwarded to an inner writer. A `shutdown` after the inner writer replaces the forwarded
+/// one.
 macro_rules! delegate_write {
     ($self:ident => $inner:expr) => {
+        $crate::io::delegate_write!(
+            $self => $inner,
+            async fn shutdown(&mut $self) -> std::io::Result<()> {
+                $crate::io::AsyncWrite::shutdown(&mut $inner).await
+            }
+        );
+    };
+    ($self:ident => $inner:expr, $($shutdown:tt)*) => {
         async fn write<B: $crate::io::IoBuf>(&mut $self, buf: B) -> $crate::io::BufResult<usize, B> {
             $crate::io::AsyncWrite::write(&mut $inner, buf).await
         }
         async fn flush(&mut $self) -> std::io::Result<()> {
             $crate::io::AsyncWrite::flush(&mut $inner).await
         }
-        async fn shutdown(&mut $self) -> std::io::Result<()> {
-            $crate::io::AsyncWrite::shutdown(&mut $inner).await
-        }
+        $($shutdown)*
         async fn write_all<B: $crate::io::IoBuf>(&mut $self, buf: B) -> $crate::io::BufResult<(), B> {
             $crate::io::AsyncWrite::write_all(&mut $inner, buf).await
         }
@@ -82,108 +91,71 @@ pub(crate) use delegate_write;
 macro_rules! impl_async_read {
     ([$($generics:tt)*], $stream:ty) => {
         impl<$($generics)*> $crate::io::AsyncRead for $stream {
-            async fn read<B: $crate::io::IoBufMut>(&mut self, buf: B) -> $crate::io::BufResult<usize, B> {
-                self.bytes().read(buf).await
-            }
-            async fn read_managed(&mut self) -> std::io::Result<$crate::io::ManagedBuf> {
-                self.bytes().read_managed().await
-            }
-            async fn read_vectored<B: $crate::io::IoBufMut>(
-                &mut self,
-                bufs: Vec<B>,
-            ) -> $crate::io::BufResult<usize, Vec<B>> {
-                self.bytes().read_vectored(bufs).await
-            }
-            async fn read_exact<B: $crate::io::IoBufMut>(&mut self, buf: B) -> $crate::io::BufResult<(), B> {
-                self.bytes().read_exact(buf).await
-            }
-            fn kernel_stream(&self) -> Option<$crate::io::KernelStream> {
-                self.bytes().kernel_stream()
-            }
+            $crate::io::delegate_read!(self => self.bytes());
         }
     };
 }
 pub(crate) use impl_async_read;
 
-/// Implements `AsyncWrite` for a type with a method `fn bytes(&self) -> &ByteStream`. Without `closes`, `shutdown`
-/// shuts down a socket; with it, `shutdown` closes the end of a pipe through `fn bytes_mut(&mut self)`.
+/// Implements `AsyncWrite` for a type with a method `fn bytes(&self) -> &ByteStream`.
 macro_rules! impl_async_write {
     ([$($generics:tt)*], $stream:ty) => {
-        $crate::io::impl_async_write!(
-            [$($generics)*], $stream,
-            /// Shuts down the write side: the peer reads end of stream.
-            async fn shutdown(&mut self) -> std::io::Result<()> {
-                self.bytes().shutdown(std::net::Shutdown::Write).await
-            }
-        );
-    };
-    ([$($generics:tt)*], $stream:ty, closes) => {
-        $crate::io::impl_async_write!(
-            [$($generics)*], $stream,
-            /// Closes this end of the pipe after the write in progress: the reader sees end of stream.
-            async fn shutdown(&mut self) -> std::io::Result<()> {
-                self.bytes_mut().close().await
-            }
-        );
-    };
-    ([$($generics:tt)*], $stream:ty, $($shutdown:tt)*) => {
         impl<$($generics)*> $crate::io::AsyncWrite for $stream {
-            async fn write<B: $crate::io::IoBuf>(&mut self, buf: B) -> $crate::io::BufResult<usize, B> {
-                self.bytes().write(buf).await
-            }
-            /// Does nothing, because writes are not buffered.
-            async fn flush(&mut self) -> std::io::Result<()> {
-                Ok(())
-            }
-            $($shutdown)*
-            async fn write_all<B: $crate::io::IoBuf>(&mut self, buf: B) -> $crate::io::BufResult<(), B> {
-                self.bytes().write_all(buf).await
-            }
-            async fn write_vectored<B: $crate::io::IoBuf>(
-                &mut self,
-                bufs: Vec<B>,
-            ) -> $crate::io::BufResult<usize, Vec<B>> {
-                self.bytes().write_vectored(bufs).await
-            }
-            async fn write_all_vectored<B: $crate::io::IoBuf>(
-                &mut self,
-                bufs: Vec<B>,
-            ) -> $crate::io::BufResult<(), Vec<B>> {
-                self.bytes().write_all_vectored(bufs).await
-            }
-            fn kernel_stream(&self) -> Option<$crate::io::KernelStream> {
-                self.bytes().kernel_stream()
-            }
+            $crate::io::delegate_write!(self => self.bytes());
         }
     };
 }
 pub(crate) use impl_async_write;
 
+impl AsyncRead for &ByteStream {
+    fn read<B: IoBufMut>(&mut self, buf: B) -> impl Future<Output = BufResult<usize, B>> {
+        ByteStream::read(self, buf)
+    }
+    fn read_managed(&mut self) -> impl Future<Output = io::Result<ManagedBuf>> {
+        ByteStream::read_managed(self)
+    }
+    fn read_vectored<B: IoBufMut>(&mut self, bufs: Vec<B>) -> impl Future<Output = BufResult<usize, Vec<B>>> {
+        ByteStream::read_vectored(self, bufs)
+    }
+    fn read_exact<B: IoBufMut>(&mut self, buf: B) -> impl Future<Output = BufResult<(), B>> {
+        ByteStream::read_exact(self, buf)
+    }
+    fn kernel_stream(&self) -> Option<KernelStream> {
+        ByteStream::kernel_stream(self)
+    }
+}
+
+impl AsyncWrite for &ByteStream {
+    fn write<B: IoBuf>(&mut self, buf: B) -> impl Future<Output = BufResult<usize, B>> {
+        ByteStream::write(self, buf)
+    }
+    /// Does nothing, because writes are not buffered.
+    async fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+    /// Shuts down the write side of a socket.
+    fn shutdown(&mut self) -> impl Future<Output = io::Result<()>> {
+        ByteStream::shutdown(self, Shutdown::Write)
+    }
+    fn write_all<B: IoBuf>(&mut self, buf: B) -> impl Future<Output = BufResult<(), B>> {
+        ByteStream::write_all(self, buf)
+    }
+    fn write_vectored<B: IoBuf>(&mut self, bufs: Vec<B>) -> impl Future<Output = BufResult<usize, Vec<B>>> {
+        ByteStream::write_vectored(self, bufs)
+    }
+    fn write_all_vectored<B: IoBuf>(&mut self, bufs: Vec<B>) -> impl Future<Output = BufResult<(), Vec<B>>> {
+        ByteStream::write_all_vectored(self, bufs)
+    }
+    fn kernel_stream(&self) -> Option<KernelStream> {
+        ByteStream::kernel_stream(self)
+    }
+}
+
 /// Implements the traits for pointers to streams.
 macro_rules! impl_for_pointers {
     ($($pointer:ty),*) => {$(
         impl<T: AsyncRead> AsyncRead for $pointer {
-            fn read<B: IoBufMut>(&mut self, buf: B) -> impl Future<Output = BufResult<usize, B>> {
-                (**self).read(buf)
-            }
-            fn read_managed(&mut self) -> impl Future<Output = io::Result<ManagedBuf>> {
-                (**self).read_managed()
-            }
-            fn read_vectored<B: IoBufMut>(&mut self, bufs: Vec<B>) -> impl Future<Output = BufResult<usize, Vec<B>>> {
-                (**self).read_vectored(bufs)
-            }
-            fn read_exact<B: IoBufMut>(&mut self, buf: B) -> impl Future<Output = BufResult<(), B>> {
-                (**self).read_exact(buf)
-            }
-            fn read_to_end(&mut self, into: &mut Vec<u8>, limit: usize) -> impl Future<Output = io::Result<usize>> {
-                (**self).read_to_end(into, limit)
-            }
-            fn read_to_string(&mut self, limit: usize) -> impl Future<Output = io::Result<String>> {
-                (**self).read_to_string(limit)
-            }
-            fn kernel_stream(&self) -> Option<KernelStream> {
-                (**self).kernel_stream()
-            }
+            delegate_read!(self => **self);
         }
 
         impl<T: AsyncBufRead> AsyncBufRead for $pointer {
@@ -196,27 +168,7 @@ macro_rules! impl_for_pointers {
         }
 
         impl<T: AsyncWrite> AsyncWrite for $pointer {
-            fn write<B: IoBuf>(&mut self, buf: B) -> impl Future<Output = BufResult<usize, B>> {
-                (**self).write(buf)
-            }
-            fn flush(&mut self) -> impl Future<Output = io::Result<()>> {
-                (**self).flush()
-            }
-            fn shutdown(&mut self) -> impl Future<Output = io::Result<()>> {
-                (**self).shutdown()
-            }
-            fn write_all<B: IoBuf>(&mut self, buf: B) -> impl Future<Output = BufResult<(), B>> {
-                (**self).write_all(buf)
-            }
-            fn write_vectored<B: IoBuf>(&mut self, bufs: Vec<B>) -> impl Future<Output = BufResult<usize, Vec<B>>> {
-                (**self).write_vectored(bufs)
-            }
-            fn write_all_vectored<B: IoBuf>(&mut self, bufs: Vec<B>) -> impl Future<Output = BufResult<(), Vec<B>>> {
-                (**self).write_all_vectored(bufs)
-            }
-            fn kernel_stream(&self) -> Option<KernelStream> {
-                (**self).kernel_stream()
-            }
+            delegate_write!(self => **self);
         }
 
         impl<T: Halves> Halves for $pointer {

@@ -7,18 +7,21 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use super::buf::{IoBuf, IoBufMut, fill_target, no_capacity};
 use super::managed::ManagedBuf;
 use super::read::{AsyncRead, check_exact_len, unexpected_eof};
 use super::split::Halves;
+use super::waker_cell::WakerCell;
 use super::write::AsyncWrite;
 use super::{BufResult, coop, delegate_read, delegate_write, poll_coop};
 use crate::event_loop::exception::guard;
 use crate::inflight::queue::{IoQueue, Ticket};
+use crate::on_drop::OnDrop;
 
 /// Creates two connected in-memory streams: bytes written to one are read from the other.
 ///
@@ -86,6 +89,10 @@ struct Pipe {
     requested: Cell<usize>,
     read: IoQueue,
     write: IoQueue,
+    /// The waker of the current read.
+    reader: WakerCell,
+    /// The waker of the current write.
+    writer: WakerCell,
 }
 
 #[derive(Default)]
@@ -95,8 +102,6 @@ struct Queue {
     write_closed: bool,
     /// The read end was dropped.
     read_closed: bool,
-    reader: Option<Waker>,
-    writer: Option<Waker>,
 }
 
 impl Pipe {
@@ -107,6 +112,8 @@ impl Pipe {
             requested: Cell::new(1),
             read: IoQueue::default(),
             write: IoQueue::default(),
+            reader: WakerCell::default(),
+            writer: WakerCell::default(),
         })
     }
 
@@ -115,29 +122,19 @@ impl Pipe {
         self.capacity.max(self.requested.get())
     }
 
-    /// Waits until `condition` holds; `waker` is the slot of the caller, which must hold the guard of its direction.
-    async fn wait(&self, condition: impl Fn(&Queue) -> bool, waker: fn(&mut Queue) -> &mut Option<Waker>) {
-        std::future::poll_fn(|cx| self.poll_until(&condition, waker, cx)).await;
-    }
-
-    fn poll_until(
-        &self,
-        condition: impl Fn(&Queue) -> bool,
-        waker: fn(&mut Queue) -> &mut Option<Waker>,
-        cx: &mut Context<'_>,
-    ) -> Poll<()> {
-        if condition(&self.queue.borrow()) {
-            return Poll::Ready(());
-        }
-        // A waker's clone and drop are user code, so neither runs under the borrow.
-        let new = cx.waker().clone();
-        let old = waker(&mut self.queue.borrow_mut()).replace(new);
-        drop(old);
-        // That code may have changed the queue, which woke only the old waker: check again.
-        match condition(&self.queue.borrow()) {
+    /// Ready when `condition` holds. The caller must hold the guard of its direction, whose `waker` it passes.
+    fn poll_until(&self, condition: impl Fn(&Queue) -> bool, waker: &WakerCell, cx: &mut Context<'_>) -> Poll<()> {
+        let holds = || condition(&self.queue.borrow());
+        // Storing the waker runs user code, which may change the queue and then wakes only the old waker: check again.
+        match holds() || waker.set(cx.waker()) && holds() {
             true => Poll::Ready(()),
             false => Poll::Pending,
         }
+    }
+
+    /// Whether a reader need not wait: `count` bytes are buffered, or no more will come.
+    fn is_readable(queue: &Queue, count: usize) -> bool {
+        queue.bytes.len() >= count || queue.write_closed
     }
 
     /// Whether a writer need not wait: there is space, or writing fails.
@@ -156,30 +153,19 @@ impl Pipe {
 
     /// Waits until `count` bytes are buffered or the write end is closed.
     async fn readable(&self, count: usize) {
-        struct ResetRequested<'a>(&'a Pipe);
-        impl Drop for ResetRequested<'_> {
-            fn drop(&mut self) {
-                self.0.requested.set(1);
-            }
-        }
         coop().await;
-        let _reset = ResetRequested(self);
+        let _reset = OnDrop(|| self.requested.set(1));
         self.requested.set(count);
         if count > self.capacity {
-            self.wake(|queue| &mut queue.writer);
+            wake(&self.writer);
         }
-        self.wait(
-            |queue| queue.bytes.len() >= count || queue.write_closed,
-            |queue| &mut queue.reader,
-        )
-        .await;
+        poll_fn(|cx| self.poll_until(|queue| Pipe::is_readable(queue, count), &self.reader, cx)).await;
     }
 
     /// Waits until there is space for at least one byte.
     async fn writable(&self) -> io::Result<()> {
         coop().await;
-        self.wait(|queue| self.is_writable(queue), |queue| &mut queue.writer)
-            .await;
+        poll_fn(|cx| self.poll_until(|queue| self.is_writable(queue), &self.writer, cx)).await;
         self.check_open()
     }
 
@@ -203,14 +189,14 @@ impl Pipe {
         };
         // SAFETY: the copy above has initialised these bytes.
         unsafe { buf.set_filled(count) };
-        self.wake(|queue| &mut queue.writer);
+        wake(&self.writer);
         count
     }
 
     /// Takes all buffered bytes.
     fn take_all(&self) -> ManagedBuf {
         let bytes = std::mem::take(&mut self.queue.borrow_mut().bytes);
-        self.wake(|queue| &mut queue.writer);
+        wake(&self.writer);
         ManagedBuf::from_heap(bytes.into())
     }
 
@@ -222,22 +208,14 @@ impl Pipe {
             queue.bytes.extend(&bytes[..count]);
             count
         };
-        self.wake(|queue| &mut queue.reader);
+        wake(&self.reader);
         count
-    }
-
-    fn wake(&self, waker: fn(&mut Queue) -> &mut Option<Waker>) {
-        let waker = waker(&mut self.queue.borrow_mut()).take();
-        if let Some(waker) = waker {
-            // Called by destructors, which must not unwind.
-            guard("a waker", || waker.wake());
-        }
     }
 
     /// Ends the stream: the reader gets the remaining bytes, then end of stream.
     fn close_write(&self) {
         self.queue.borrow_mut().write_closed = true;
-        self.wake(|queue| &mut queue.reader);
+        wake(&self.reader);
     }
 
     /// Discards the buffered bytes and fails further writes.
@@ -248,7 +226,14 @@ impl Pipe {
             std::mem::take(&mut queue.bytes)
         };
         drop(unread);
-        self.wake(|queue| &mut queue.writer);
+        wake(&self.writer);
+    }
+}
+
+fn wake(waker: &WakerCell) {
+    if let Some(waker) = waker.take() {
+        // Called by destructors, which must not unwind.
+        guard("a waker", || waker.wake());
     }
 }
 
@@ -270,11 +255,7 @@ impl IncomingPipe {
         let pipe = &self.pipe;
         ready!(pipe.read.poll_acquire(&mut self.ticket, cx));
         ready!(poll_coop(cx));
-        ready!(pipe.poll_until(
-            |queue| !queue.bytes.is_empty() || queue.write_closed,
-            |queue| &mut queue.reader,
-            cx
-        ));
+        ready!(pipe.poll_until(|queue| Pipe::is_readable(queue, 1), &pipe.reader, cx));
         let bytes = pipe.take_all();
         pipe.read.end(&mut self.ticket);
         Poll::Ready(bytes)
@@ -295,7 +276,7 @@ impl IncomingPipe {
             }
         }
         // Another read may already be waiting.
-        pipe.wake(|queue| &mut queue.reader);
+        wake(&pipe.reader);
     }
 }
 
@@ -325,7 +306,7 @@ impl OutgoingPipe {
         let pipe = &self.pipe;
         ready!(pipe.write.poll_acquire(&mut self.ticket, cx));
         ready!(poll_coop(cx));
-        ready!(pipe.poll_until(|queue| pipe.is_writable(queue), |queue| &mut queue.writer, cx));
+        ready!(pipe.poll_until(|queue| pipe.is_writable(queue), &pipe.writer, cx));
         let result = pipe.check_open().map(|()| bufs.iter().map(|buf| pipe.push(buf)).sum());
         pipe.write.end(&mut self.ticket);
         Poll::Ready(result)

@@ -22,14 +22,10 @@ use super::read::AsyncRead;
 /// ```
 #[derive(Debug)]
 pub struct Lines<R> {
-    reader: BufReader<R>,
+    pub(super) reader: BufReader<R>,
 }
 
 impl<R> Lines<R> {
-    pub(super) fn new(reader: BufReader<R>) -> Lines<R> {
-        Lines { reader }
-    }
-
     /// The reader.
     pub fn get_ref(&self) -> &BufReader<R> {
         &self.reader

@@ -19,7 +19,7 @@ use std::io;
 use crate::driver::op::Medium;
 use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::inflight::stream::{ByteStream, reading_methods, writing_methods};
-use crate::io::{impl_async_read, impl_async_write};
+use crate::io::{AsyncWrite, delegate_write, impl_async_read};
 use crate::sys::{self, Foreign};
 
 /// Creates a pipe.
@@ -126,7 +126,16 @@ impl Sender {
 
 impl_async_read!([], Receiver);
 impl_async_read!([], &Receiver);
-impl_async_write!([], Sender, closes);
+
+impl AsyncWrite for Sender {
+    delegate_write!(
+        self => self.bytes(),
+        /// Closes this end of the pipe after the write in progress: the reader sees end of stream.
+        async fn shutdown(&mut self) -> io::Result<()> {
+            self.bytes.close().await
+        }
+    );
+}
 
 #[track_caller]
 fn adopt(pipe: Foreign) -> io::Result<ByteStream> {

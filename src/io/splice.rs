@@ -49,38 +49,29 @@ impl fmt::Debug for KernelStream {
     }
 }
 
-/// Why splicing has stopped.
-pub(super) enum Stop {
-    /// The reads became small, the stream may have ended, or bytes in user space must be read first.
-    LowVolume,
-    /// The streams or the system do not support it.
-    Unsupported,
-}
-
-/// Moves bytes while reads are large, and adds their number to `copied`.
+/// Moves bytes while reads are large, and adds their number to `copied`. False if the streams or the system do not
+/// support it.
 pub(super) async fn splice(
     reader: &KernelStream,
     writer: &KernelStream,
     copied: &mut u64,
-) -> Result<Stop, (&'static str, io::Error)> {
+) -> Result<bool, (&'static str, io::Error)> {
     let (source, sink) = (&reader.descriptor, &writer.descriptor);
     let mut yielded_at = *copied;
     let mut waited_at = None;
     loop {
-        match move_once(source, sink, copied).await {
-            Ok(Step::Progress) => {}
-            Ok(Step::Stop(stop)) => return Ok(stop),
-            Ok(Step::NoData) if waited_at.is_some_and(|at| *copied - at < LARGE_READ as u64) => {
-                return Ok(Stop::LowVolume);
-            }
-            Ok(Step::NoData) => {
+        match move_once(source, sink, copied).await? {
+            Step::Progress => {}
+            Step::LowVolume => return Ok(true),
+            Step::Unsupported => return Ok(false),
+            Step::NoData if waited_at.is_some_and(|at| *copied - at < LARGE_READ as u64) => return Ok(true),
+            Step::NoData => {
                 ready(source, Direction::Read)
                     .await
                     .map_err(|error| ("reading", error))?;
                 waited_at = Some(*copied);
                 yielded_at = *copied;
             }
-            Err(error) => return Err(error),
         }
         if *copied - yielded_at >= YIELD_EVERY {
             yield_now().await;
@@ -93,7 +84,10 @@ enum Step {
     Progress,
     /// The source has no data available.
     NoData,
-    Stop(Stop),
+    /// The stream may have ended, or bytes in user space must be read first.
+    LowVolume,
+    /// The streams or the system do not support splicing.
+    Unsupported,
 }
 
 /// Moves the available bytes of the source into the pipe, as far as they fit, and waits until all of them are sent.
@@ -105,27 +99,27 @@ async fn move_once(
     let core = &*source.core;
     let _reading = source.read.begin(core).await;
     if source.read.is_busy() {
-        return Ok(Step::Stop(Stop::LowVolume));
+        return Ok(Step::LowVolume);
     }
     if !SplicePipe::can_serve(source.fd) || !SplicePipe::can_serve(sink.fd) {
-        return Ok(Step::Stop(Stop::Unsupported));
+        return Ok(Step::Unsupported);
     }
     let Some(mut pipe) = PipeGuard::new(core, &source.read) else {
-        return Ok(Step::Stop(Stop::Unsupported));
+        return Ok(Step::Unsupported);
     };
     match pipe.get_mut().splice_from(source.fd) {
         // End of stream; but Linux also returns 0 at an urgent byte with more data behind it. A plain read can tell.
-        Ok(0) => return Ok(Step::Stop(Stop::LowVolume)),
+        Ok(0) => return Ok(Step::LowVolume),
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Step::NoData),
-        Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(Step::Stop(Stop::Unsupported)),
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(Step::Unsupported),
         Err(error) => return Err(("reading", error)),
     }
     let _writing = sink.write.begin(core).await;
     while pipe.get_mut().buffered() > 0 {
         // The guard puts the rest of the pipe back into the read queue.
         if !SplicePipe::can_serve(sink.fd) {
-            return Ok(Step::Stop(Stop::Unsupported));
+            return Ok(Step::Unsupported);
         }
         match pipe.get_mut().splice_to(sink.fd) {
             Ok(0) => return Err(("writing", io::ErrorKind::WriteZero.into())),
@@ -135,7 +129,7 @@ async fn move_once(
                     .await
                     .map_err(|error| ("writing", error))?;
             }
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(Step::Stop(Stop::Unsupported)),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(Step::Unsupported),
             Err(error) => return Err(("writing", error)),
         }
     }

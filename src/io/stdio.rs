@@ -164,6 +164,12 @@ struct StandardStream {
 }
 
 impl StandardStream {
+    #[track_caller]
+    fn new(call: &str, number: usize, name: &'static str) -> StandardStream {
+        let core = LoopCore::current(call).rc();
+        StandardStream { core, number, name }
+    }
+
     /// Reading from a closed stream returns end of stream, as in std.
     async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
         if buf.capacity() == 0 {
@@ -198,16 +204,6 @@ impl StandardStream {
             Err(error) => (Err(explain(error)), 0, buf),
         }
     }
-
-    async fn write<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
-        let (result, written, buf) = self.write_bytes(buf, false).await;
-        (result.map(|()| written), buf)
-    }
-
-    async fn write_all<B: IoBuf>(&self, buf: B) -> BufResult<(), B> {
-        let (result, _, buf) = self.write_bytes(buf, true).await;
-        (result, buf)
-    }
 }
 
 impl fmt::Debug for StandardStream {
@@ -223,11 +219,7 @@ impl fmt::Debug for StandardStream {
 /// Outside a loop.
 #[track_caller]
 pub fn stdin() -> Stdin {
-    Stdin(StandardStream {
-        core: LoopCore::current("stdin").rc(),
-        number: 0,
-        name: "standard input",
-    })
+    Stdin(StandardStream::new("stdin", 0, "standard input"))
 }
 
 /// Returns a handle to the standard output of the process.
@@ -237,11 +229,7 @@ pub fn stdin() -> Stdin {
 /// Outside a loop.
 #[track_caller]
 pub fn stdout() -> Stdout {
-    Stdout(StandardStream {
-        core: LoopCore::current("stdout").rc(),
-        number: 1,
-        name: "standard output",
-    })
+    Stdout(StandardStream::new("stdout", 1, "standard output"))
 }
 
 /// Returns a handle to the standard error of the process.
@@ -251,11 +239,7 @@ pub fn stdout() -> Stdout {
 /// Outside a loop.
 #[track_caller]
 pub fn stderr() -> Stderr {
-    Stderr(StandardStream {
-        core: LoopCore::current("stderr").rc(),
-        number: 2,
-        name: "standard error",
-    })
+    Stderr(StandardStream::new("stderr", 2, "standard error"))
 }
 
 /// The standard input of the process, created by [`stdin`].
@@ -307,13 +291,13 @@ impl Stdout {
     ///
     /// **Cancel safety:** any prefix may have been written; the next write waits for the cancelled one to finish.
     pub async fn write<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
-        self.0.write(buf).await
+        (&self.0).write(buf).await
     }
 
     /// Writes all of `buf`; other writes of this loop do not interleave. Cancel safety is as for
     /// [`write`](Stdout::write).
     pub async fn write_all<B: IoBuf>(&self, buf: B) -> BufResult<(), B> {
-        self.0.write_all(buf).await
+        (&self.0).write_all(buf).await
     }
 }
 
@@ -331,12 +315,12 @@ pub struct Stderr(StandardStream);
 impl Stderr {
     /// Writes from `buf`: see [`Stdout::write`].
     pub async fn write<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
-        self.0.write(buf).await
+        (&self.0).write(buf).await
     }
 
     /// Writes all of `buf`: see [`Stdout::write_all`].
     pub async fn write_all<B: IoBuf>(&self, buf: B) -> BufResult<(), B> {
-        self.0.write_all(buf).await
+        (&self.0).write_all(buf).await
     }
 }
 
@@ -346,12 +330,14 @@ impl AsyncRead for Stdin {
     }
 }
 
-impl AsyncWrite for StandardStream {
-    fn write<B: IoBuf>(&mut self, buf: B) -> impl Future<Output = BufResult<usize, B>> {
-        StandardStream::write(self, buf)
+impl AsyncWrite for &StandardStream {
+    async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
+        let (result, written, buf) = self.write_bytes(buf, false).await;
+        (result.map(|()| written), buf)
     }
-    fn write_all<B: IoBuf>(&mut self, buf: B) -> impl Future<Output = BufResult<(), B>> {
-        StandardStream::write_all(self, buf)
+    async fn write_all<B: IoBuf>(&mut self, buf: B) -> BufResult<(), B> {
+        let (result, _, buf) = self.write_bytes(buf, true).await;
+        (result, buf)
     }
     async fn flush(&mut self) -> io::Result<()> {
         Ok(())
@@ -363,10 +349,10 @@ impl AsyncWrite for StandardStream {
 
 /// `flush` and `shutdown` do nothing: writes are not buffered, and the stream is shared with other processes.
 impl AsyncWrite for Stdout {
-    delegate_write!(self => self.0);
+    delegate_write!(self => &self.0);
 }
 
 /// As for [`Stdout`].
 impl AsyncWrite for Stderr {
-    delegate_write!(self => self.0);
+    delegate_write!(self => &self.0);
 }

@@ -225,12 +225,7 @@ impl WriteBuffer {
     /// Registers no waker while there is nothing to send: the code that adds bytes polls this future or wakes its task.
     pub(crate) async fn send_all(&self, stream: &impl SendTarget, on_resume: impl Fn()) -> io::Result<()> {
         loop {
-            let step = poll_fn(|_| match self.next_step() {
-                Some(step) => Poll::Ready(step),
-                None => Poll::Pending,
-            })
-            .await;
-            let is_resumed = match step {
+            let is_resumed = match poll_fn(|_| self.poll_step()).await {
                 Step::Send(piece) => {
                     let (result, piece) = stream.send(piece).await;
                     self.give_back(piece, nonzero(result)?)
@@ -252,21 +247,24 @@ impl WriteBuffer {
         }
     }
 
-    fn next_step(&self) -> Option<Step> {
+    fn poll_step(&self) -> Poll<Step> {
         let mut queue = self.queue.borrow_mut();
         let step = match queue.pieces.len() {
-            0 if self.eof_queued.get() && !self.eof_sent.get() => Some(Step::Eof),
-            0 if self.closed.get() => Some(Step::Done),
-            0 => None,
-            1 => queue.pieces.pop_front().map(Step::Send),
+            0 if self.eof_queued.get() && !self.eof_sent.get() => Step::Eof,
+            0 if self.closed.get() => Step::Done,
+            0 => {
+                self.is_busy.set(false);
+                return Poll::Pending;
+            }
+            1 => Step::Send(queue.pieces.pop_front().expect("there is one")),
             several => {
                 let mut batch = std::mem::take(&mut queue.batch);
                 batch.extend(queue.pieces.drain(..several.min(PIECES_MAX)));
-                Some(Step::SendAll(batch))
+                Step::SendAll(batch)
             }
         };
-        self.is_busy.set(step.is_some());
-        step
+        self.is_busy.set(true);
+        Poll::Ready(step)
     }
 
     /// The next bytes to send, for a sender other than `send_all`.

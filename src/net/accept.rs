@@ -25,6 +25,7 @@ use crate::event_loop::exception::{Exception, report};
 use crate::inflight::OnOrphan;
 use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
 use crate::inflight::queue::IoQueue;
+use crate::on_drop::OnDrop;
 use crate::sys::{Fd, Foreign, errno};
 use crate::time::Instant;
 
@@ -119,7 +120,8 @@ impl Acceptor {
 
     /// The result of the next operation that completes; starts a batch if there are no operations.
     async fn next_result(&self) -> OsResult {
-        let _forget = ForgetWakers(&self.accepts);
+        // The operations continue, and a foreign waker would keep memory of its executor until the next connection.
+        let _forget = OnDrop(|| self.accepts.for_each(|id| self.owned.core().forget_waker(id)));
         std::future::poll_fn(|cx| self.poll_next_result(cx)).await
     }
 
@@ -138,7 +140,9 @@ impl Acceptor {
                 self.accepts.start(batch);
             }
             let Some(completed) = self.accepts.first_completed() else {
-                self.accepts.wake(cx);
+                self.accepts.for_each(|id| {
+                    core.register_waiter(id, cx);
+                });
                 // Cloning the waker is user code, which may have run a turn of the loop.
                 if self.accepts.first_completed().is_some() {
                     continue;
@@ -236,13 +240,6 @@ impl Accepts {
         }
     }
 
-    /// Registers the task's waker with every operation.
-    fn wake(&self, cx: &Context<'_>) {
-        self.for_each(|id| {
-            self.descriptor.core.register_waiter(id, cx);
-        });
-    }
-
     /// Calls `act`, which may run user code (a waker's clone or destructor), without borrowing the list.
     fn for_each(&self, act: impl Fn(OpId)) {
         let mut at = 0;
@@ -278,16 +275,6 @@ impl Drop for Accepts {
             core.orphan(id, OnOrphan::Discard);
         }
         core.pump();
-    }
-}
-
-/// Removes the wakers when an `accept` returns or is dropped: the operations continue, and foreign
-/// wakers would keep memory of their executor until the next connection.
-struct ForgetWakers<'a>(&'a Accepts);
-
-impl Drop for ForgetWakers<'_> {
-    fn drop(&mut self) {
-        self.0.for_each(|id| self.0.descriptor.core.forget_waker(id));
     }
 }
 

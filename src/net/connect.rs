@@ -5,7 +5,7 @@
 //! one such delay and not several. The other attempts are cancelled and their sockets closed.
 
 use std::collections::VecDeque;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -15,26 +15,43 @@ use std::time::Duration;
 use super::builder::TcpBuilder;
 use super::stream::TcpStream;
 use crate::sys::context;
-use crate::time::{Sleep, sleep};
+use crate::time::{Elapsed, timeout};
 
 /// The delay before the next attempt starts while earlier ones are pending, as RFC 8305 recommends.
 const STAGGER: Duration = Duration::from_millis(250);
 
+type Attempt<'a> = Pin<Box<dyn Future<Output = io::Result<TcpStream>> + 'a>>;
+
 /// Connects to the address that answers first; there must be at least one.
 pub(super) async fn connect_any(builder: &TcpBuilder, addrs: Vec<SocketAddr>) -> io::Result<TcpStream> {
-    match addrs[..] {
-        [addr] => builder.connect_one(addr).await,
-        _ => {
-            let mut race = Race {
-                builder,
-                waiting: alternate_families(addrs),
-                running: Vec::new(),
-                stagger: Box::pin(sleep(Duration::ZERO)),
-                last_error: None,
-            };
-            std::future::poll_fn(|cx| race.poll(cx)).await
+    if let [addr] = addrs[..] {
+        return builder.connect_one(addr).await;
+    }
+    let mut waiting = alternate_families(addrs);
+    let mut running: Vec<Attempt<'_>> = Vec::new();
+    loop {
+        if let Some(addr) = waiting.pop_front() {
+            let attempt = async move { builder.connect_one(addr).await.map_err(|error| context(addr, error)) };
+            running.push(Box::pin(attempt));
+        }
+        let delay = if waiting.is_empty() { Duration::MAX } else { STAGGER };
+        match timeout(delay, poll_fn(|cx| poll_attempts(&mut running, cx))).await {
+            Ok(Err(error)) if waiting.is_empty() && running.is_empty() => return Err(error),
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(_)) | Err(Elapsed) => {}
         }
     }
+}
+
+/// The result of the first attempt that has one. Removes that attempt.
+fn poll_attempts(running: &mut Vec<Attempt<'_>>, cx: &mut Context<'_>) -> Poll<io::Result<TcpStream>> {
+    for at in 0..running.len() {
+        if let Poll::Ready(result) = running[at].as_mut().poll(cx) {
+            drop(running.remove(at));
+            return Poll::Ready(result);
+        }
+    }
+    Poll::Pending
 }
 
 /// Orders the addresses so that the families alternate, starting with that of the first address.
@@ -48,59 +65,6 @@ fn alternate_families(addrs: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
         ordered.extend(other.pop_front());
     }
     ordered
-}
-
-type Attempt<'a> = Pin<Box<dyn Future<Output = io::Result<TcpStream>> + 'a>>;
-
-struct Race<'a> {
-    builder: &'a TcpBuilder,
-    waiting: VecDeque<SocketAddr>,
-    running: Vec<(SocketAddr, Attempt<'a>)>,
-    /// The delay until the next attempt starts.
-    stagger: Pin<Box<Sleep>>,
-    last_error: Option<io::Error>,
-}
-
-impl Race<'_> {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<TcpStream>> {
-        loop {
-            let before = self.running.len();
-            if let Some(stream) = self.poll_running(cx) {
-                return Poll::Ready(Ok(stream));
-            }
-            let has_failed = self.running.is_empty() || self.running.len() < before;
-            let is_due = has_failed || self.stagger.as_mut().poll(cx).is_ready();
-            let next = if is_due { self.waiting.pop_front() } else { None };
-            if let Some(addr) = next {
-                let builder = self.builder;
-                self.running.push((addr, Box::pin(builder.connect_one(addr))));
-                self.stagger.set(sleep(STAGGER));
-                continue;
-            }
-            if self.running.is_empty() {
-                let error = self.last_error.take();
-                return Poll::Ready(Err(error.expect("every attempt has failed")));
-            }
-            return Poll::Pending;
-        }
-    }
-
-    /// Polls all attempts and returns the first connection. Removes failed attempts.
-    fn poll_running(&mut self, cx: &mut Context<'_>) -> Option<TcpStream> {
-        let mut at = 0;
-        while at < self.running.len() {
-            let (addr, attempt) = &mut self.running[at];
-            match attempt.as_mut().poll(cx) {
-                Poll::Ready(Ok(stream)) => return Some(stream),
-                Poll::Ready(Err(error)) => {
-                    self.last_error = Some(context(*addr, error));
-                    drop(self.running.remove(at));
-                }
-                Poll::Pending => at += 1,
-            }
-        }
-        None
-    }
 }
 
 #[cfg(test)]

@@ -23,7 +23,6 @@ mod listener;
 mod socket;
 mod split;
 mod stream;
-mod traits;
 mod udp;
 #[cfg(unix)]
 pub(crate) mod unix;
@@ -35,6 +34,7 @@ pub use self::addr::{ToSocketAddrs, lookup_host};
 pub(crate) use self::addr::{resolve, try_each};
 pub use self::builder::TcpBuilder;
 pub use self::listener::TcpListener;
+pub(crate) use self::socket::inet;
 pub(crate) use self::split::Connection;
 pub use self::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use self::stream::TcpStream;

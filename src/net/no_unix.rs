@@ -15,14 +15,6 @@ impl UnixStream {
     pub(crate) fn bytes(&self) -> &ByteStream {
         match *self {}
     }
-
-    pub(crate) fn local_addr(&self) -> io::Result<UnixAddr> {
-        match *self {}
-    }
-
-    pub(crate) fn peer_addr(&self) -> io::Result<UnixAddr> {
-        match *self {}
-    }
 }
 
 /// Has no values.

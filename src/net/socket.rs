@@ -49,18 +49,18 @@ impl OwnedDescriptor {
     }
 
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
-        inet(self.local_name()?)
+        inet(&self.local_name()?)
     }
 
     pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
-        inet(self.peer_name()?)
+        inet(&self.peer_name()?)
     }
 
-    pub(super) fn local_name(&self) -> io::Result<Name> {
+    pub(crate) fn local_name(&self) -> io::Result<Name> {
         self.name(Control::LocalName { fd: self.fd() })
     }
 
-    pub(super) fn peer_name(&self) -> io::Result<Name> {
+    pub(crate) fn peer_name(&self) -> io::Result<Name> {
         self.name(Control::PeerName { fd: self.fd() })
     }
 
@@ -113,7 +113,7 @@ pub(crate) fn debug_socket(f: &mut fmt::Formatter<'_>, name: &str, socket: &Owne
 }
 
 /// Converts a name to an IP address and port.
-pub(crate) fn inet(name: Name) -> io::Result<SocketAddr> {
+pub(crate) fn inet(name: &Name) -> io::Result<SocketAddr> {
     name.as_socket().ok_or_else(|| {
         io::Error::new(
             io::ErrorKind::Unsupported,

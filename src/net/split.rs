@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use super::stream::TcpStream;
 use crate::inflight::stream::{ByteStream, reading_methods, writing_methods};
+use crate::io::{impl_async_read, impl_async_write};
 
 /// A connection that can be split.
 pub(crate) trait Connection {
@@ -161,6 +162,7 @@ pub struct OwnedReadHalf<S = TcpStream> {
 /// })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
+#[derive(Debug)]
 pub struct OwnedWriteHalf<S: Connection = TcpStream> {
     /// `None` only while the halves are being reunited.
     stream: Option<Rc<S>>,
@@ -222,11 +224,10 @@ impl<S: Connection> Drop for OwnedWriteHalf<S> {
     }
 }
 
-impl<S: Connection + fmt::Debug> fmt::Debug for OwnedWriteHalf<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnedWriteHalf").field("stream", &self.stream).finish()
-    }
-}
+impl_async_read!([S: Connection], ReadHalf<'_, S>);
+impl_async_read!([S: Connection], OwnedReadHalf<S>);
+impl_async_write!([S: Connection], WriteHalf<'_, S>);
+impl_async_write!([S: Connection], OwnedWriteHalf<S>);
 
 /// The error of [`OwnedReadHalf::reunite`]: the halves belong to different streams.
 ///

@@ -8,10 +8,11 @@ use std::time::Duration;
 use super::addr::ToSocketAddrs;
 use super::builder::TcpBuilder;
 use super::socket::{debug_socket, hops, set_hops};
-use super::split::{Connection, OwnedReadHalf, OwnedWriteHalf, connection_methods};
+use super::split::{Connection, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf, connection_methods};
 use crate::driver::op::Medium;
 use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::inflight::stream::{ByteStream, reading_methods, writing_methods};
+use crate::io::{Halves, impl_async_read, impl_async_write};
 use crate::sys::{KeepAlive, SocketOption};
 
 /// A TCP connection.
@@ -62,10 +63,6 @@ impl TcpStream {
 
     pub(crate) fn socket(&self) -> &OwnedDescriptor {
         &self.bytes.owned
-    }
-
-    pub(crate) fn bytes(&self) -> &ByteStream {
-        &self.bytes
     }
 
     reading_methods!();
@@ -157,6 +154,20 @@ impl fmt::Debug for TcpStream {
 impl Connection for TcpStream {
     fn bytes(&self) -> &ByteStream {
         &self.bytes
+    }
+}
+
+impl_async_read!([], TcpStream);
+impl_async_read!([], &TcpStream);
+impl_async_write!([], TcpStream);
+impl_async_write!([], &TcpStream);
+
+impl Halves for TcpStream {
+    type ReadHalf<'a> = ReadHalf<'a>;
+    type WriteHalf<'a> = WriteHalf<'a>;
+
+    fn halves(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
+        self.split()
     }
 }
 

@@ -215,34 +215,26 @@ impl UdpSocket {
 
     /// Joins an IPv4 multicast group on the interface with this address, or one chosen by the system if unspecified.
     pub fn join_multicast_v4(&self, group: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
-        let explain = |error| context(format_args!("join {group} on {interface}"), error);
-        self.socket
-            .set(SocketOption::JoinV4 { group, interface })
-            .map_err(explain)
+        let joined = self.socket.set(SocketOption::JoinV4 { group, interface });
+        joined.map_err(|error| context(format_args!("join {group} on {interface}"), error))
     }
 
     /// Leaves an IPv4 multicast group.
     pub fn leave_multicast_v4(&self, group: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
-        let explain = |error| context(format_args!("leave {group} on {interface}"), error);
-        self.socket
-            .set(SocketOption::LeaveV4 { group, interface })
-            .map_err(explain)
+        let left = self.socket.set(SocketOption::LeaveV4 { group, interface });
+        left.map_err(|error| context(format_args!("leave {group} on {interface}"), error))
     }
 
     /// Joins an IPv6 multicast group on the interface with this index; 0 lets the system choose.
     pub fn join_multicast_v6(&self, group: Ipv6Addr, interface: u32) -> io::Result<()> {
-        let explain = |error| context(format_args!("join {group} on interface {interface}"), error);
-        self.socket
-            .set(SocketOption::JoinV6 { group, interface })
-            .map_err(explain)
+        let joined = self.socket.set(SocketOption::JoinV6 { group, interface });
+        joined.map_err(|error| context(format_args!("join {group} on interface {interface}"), error))
     }
 
     /// Leaves an IPv6 multicast group.
     pub fn leave_multicast_v6(&self, group: Ipv6Addr, interface: u32) -> io::Result<()> {
-        let explain = |error| context(format_args!("leave {group} on interface {interface}"), error);
-        self.socket
-            .set(SocketOption::LeaveV6 { group, interface })
-            .map_err(explain)
+        let left = self.socket.set(SocketOption::LeaveV6 { group, interface });
+        left.map_err(|error| context(format_args!("leave {group} on interface {interface}"), error))
     }
 
     /// Whether multicast datagrams are looped back to this host.
@@ -312,7 +304,7 @@ impl UdpSocket {
 
 fn sender(meta: MsgMeta) -> io::Result<SocketAddr> {
     let no_sender = || io::Error::new(io::ErrorKind::InvalidData, "the datagram has no sender");
-    inet(meta.sender.ok_or_else(no_sender)?)
+    inet(&meta.sender.ok_or_else(no_sender)?)
 }
 
 impl Datagram {

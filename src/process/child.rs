@@ -37,15 +37,10 @@ pub struct Child {
     pub stdout: Option<ChildStdout>,
     /// The pipe from the child's standard error, if it was piped.
     pub stderr: Option<ChildStderr>,
-    state: State,
+    /// `None` after the exit was seen.
+    pub(super) running: Option<Running>,
+    status: Option<ExitStatus>,
     kill_on_drop: bool,
-}
-
-enum State {
-    Running(Running),
-    Exited(ExitStatus),
-    /// Only during drop.
-    Dropped,
 }
 
 impl Child {
@@ -61,7 +56,8 @@ impl Child {
             stdin: None,
             stdout: None,
             stderr: None,
-            state: State::Running(Running::new(core, child, extras)?),
+            running: Some(Running::new(core, child, extras)?),
+            status: None,
             // Until all pipes are registered.
             kill_on_drop: true,
         };
@@ -74,7 +70,7 @@ impl Child {
 
     /// The process ID; `None` after its exit was seen, because the system may reuse the ID.
     pub fn id(&self) -> Option<u32> {
-        self.running().map(Running::id)
+        self.running.as_ref().map(|running| running.child.id())
     }
 
     /// Closes the pipe to the child's standard input, waits for the exit and returns the status; so do later calls. A
@@ -84,41 +80,28 @@ impl Child {
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
         // The child might wait for the end of its input.
         drop(self.stdin.take());
-        let status = match &mut self.state {
-            State::Running(running) => running.wait().await?,
-            State::Exited(status) => *status,
-            State::Dropped => unreachable!("waiting for a dropped child"),
-        };
-        self.state = State::Exited(status);
-        Ok(status)
+        if let Some(running) = &mut self.running {
+            let status = running.wait().await?;
+            (self.running, self.status) = (None, Some(status));
+        }
+        Ok(self.status.expect("a child that does not run has exited"))
     }
 
     /// Returns the exit status, or `None` if the child is still running.
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
-        let exited = match &mut self.state {
-            State::Running(running) => running.try_wait()?,
-            State::Exited(status) => Some(*status),
-            State::Dropped => None,
-        };
-        if let Some(status) = exited {
-            self.state = State::Exited(status);
+        if let Some(running) = &mut self.running
+            && let Some(status) = running.child.try_wait()?
+        {
+            (self.running, self.status) = (None, Some(status));
         }
-        Ok(exited)
-    }
-
-    /// The running child; `None` after its exit was seen.
-    pub(super) fn running(&self) -> Option<&Running> {
-        match &self.state {
-            State::Running(running) => Some(running),
-            State::Exited(_) | State::Dropped => None,
-        }
+        Ok(self.status)
     }
 
     /// Kills the child (`SIGKILL`, `TerminateProcess`) without waiting for it. Does nothing after its exit was seen.
     pub fn start_kill(&mut self) -> io::Result<()> {
-        match &mut self.state {
-            State::Running(running) => running.kill(),
-            State::Exited(_) | State::Dropped => Ok(()),
+        match &mut self.running {
+            Some(running) => running.child.kill(),
+            None => Ok(()),
         }
     }
 
@@ -146,10 +129,10 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        if let State::Running(mut running) = std::mem::replace(&mut self.state, State::Dropped) {
+        if let Some(mut running) = self.running.take() {
             if self.kill_on_drop && !running.is_forked() {
                 // The child was not reaped, so the process ID is still its own.
-                let _ = running.kill();
+                let _ = running.child.kill();
             }
             running.detach();
         }
@@ -159,10 +142,9 @@ impl Drop for Child {
 impl fmt::Debug for Child {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Child");
-        match &self.state {
-            State::Running(running) => debug.field("id", &running.id()),
-            State::Exited(status) => debug.field("exited", status),
-            State::Dropped => &mut debug,
+        match &self.status {
+            Some(status) => debug.field("exited", status),
+            None => debug.field("id", &self.id().unwrap_or_default()),
         };
         debug
             .field("stdin", &self.stdin)

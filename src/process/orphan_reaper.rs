@@ -19,15 +19,11 @@ const POLL_EVERY: Duration = Duration::from_millis(50);
 
 /// A child without a handle, and its pidfd if there is one.
 pub(super) struct OrphanedChild {
-    child: std::process::Child,
-    descriptor: Option<OwnedFd>,
+    pub(super) child: std::process::Child,
+    pub(super) descriptor: Option<OwnedFd>,
 }
 
 impl OrphanedChild {
-    pub(super) fn new(child: std::process::Child, descriptor: Option<OwnedFd>) -> OrphanedChild {
-        OrphanedChild { child, descriptor }
-    }
-
     /// Checks whether the child still runs, and reaps it if not. An error means that other code has reaped it.
     fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))

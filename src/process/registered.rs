@@ -8,6 +8,7 @@ use std::process::ExitStatus;
 use super::extras::Extras;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::guard;
+use crate::on_drop::OnDrop;
 use crate::sys::processes::{EndWait, send_ctrl_break};
 use crate::task::{WaitReason, set_wait_reason};
 
@@ -29,14 +30,6 @@ impl Running {
         false
     }
 
-    pub(super) fn id(&self) -> u32 {
-        self.child.id()
-    }
-
-    pub(super) fn kill(&mut self) -> io::Result<()> {
-        self.child.kill()
-    }
-
     pub(super) fn send_ctrl_break(&self) -> io::Result<()> {
         if !self.extras.leads_a_group() {
             let message = "the child is not in a process group of its own: see Command::creation_flags";
@@ -44,10 +37,6 @@ impl Running {
         }
         // We hold a handle of the child, so the process ID is still its own.
         send_ctrl_break(self.child.id())
-    }
-
-    pub(super) fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.child.try_wait()
     }
 
     /// Waits for the exit.
@@ -59,10 +48,11 @@ impl Running {
             Some(wait) => wait,
             None => EndWait::of(self.child.as_handle(), |waker| guard("a waker", || waker.wake()))?,
         };
-        // Removes the waker when this future is dropped.
-        let forget_waker = ForgetWaker(self.wait.insert(wait));
+        let wait = &*self.wait.insert(wait);
+        // Also when this future is dropped.
+        let forget_waker = OnDrop(|| wait.forget_waker());
         poll_fn(|cx| {
-            let polled = forget_waker.0.poll(cx);
+            let polled = wait.poll(cx);
             if polled.is_pending() {
                 set_wait_reason(WaitReason::Named("a child's end"));
             }
@@ -76,13 +66,4 @@ impl Running {
 
     /// Closes the handle.
     pub(super) fn detach(self) {}
-}
-
-/// Removes the waker when a wait ends or is dropped.
-struct ForgetWaker<'a>(&'a EndWait);
-
-impl Drop for ForgetWaker<'_> {
-    fn drop(&mut self) {
-        self.0.forget_waker();
-    }
 }

@@ -17,7 +17,7 @@ use crate::task::spawn_unchecked;
 
 pub(super) struct Running {
     core: Rc<LoopCore>,
-    child: std::process::Child,
+    pub(super) child: std::process::Child,
     exit_event: ExitEvent,
 }
 
@@ -58,7 +58,10 @@ impl Running {
             }),
             Err(error) => {
                 let _ = child.kill();
-                orphan_reaper::adopt(OrphanedChild::new(child, None));
+                orphan_reaper::adopt(OrphanedChild {
+                    child,
+                    descriptor: None,
+                });
                 Err(error)
             }
         }
@@ -69,21 +72,9 @@ impl Running {
         self.core.is_forked()
     }
 
-    pub(super) fn id(&self) -> u32 {
-        self.child.id()
-    }
-
-    pub(super) fn kill(&mut self) -> io::Result<()> {
-        self.child.kill()
-    }
-
     pub(super) fn send_signal(&self, number: i32) -> io::Result<()> {
         // The child was not reaped, so the process ID is its own.
         sys::processes::send_signal(self.child.id(), number)
-    }
-
-    pub(super) fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.child.try_wait()
     }
 
     /// Waits for the exit. Checks first, because the event may have come before this call.
@@ -107,11 +98,11 @@ impl Running {
             return;
         }
         let core = self.core.clone();
+        let name = format!("reaper of child {}", self.child.id()).into_boxed_str();
         let child = HandlelessChild(Some(self));
         if core.is_closed() {
             return;
         }
-        let name = format!("reaper of child {}", child.id()).into_boxed_str();
         let reap = reap(child);
         // SAFETY: the future is `'static`: it borrows nothing.
         drop(unsafe { spawn_unchecked(&core, reap, Some(name), Location::caller()) });
@@ -130,12 +121,6 @@ async fn reap(mut child: HandlelessChild) {
 /// A child without a handle. If the loop ends first, the orphan reaper takes it.
 struct HandlelessChild(Option<Running>);
 
-impl HandlelessChild {
-    fn id(&self) -> u32 {
-        self.0.as_ref().map_or(0, Running::id)
-    }
-}
-
 impl Drop for HandlelessChild {
     fn drop(&mut self) {
         if let Some(Running { child, exit_event, .. }) = self.0.take() {
@@ -143,7 +128,7 @@ impl Drop for HandlelessChild {
                 ExitEvent::Descriptor(descriptor) => Some(descriptor.into_inner()),
                 ExitEvent::Signal(_) => None,
             };
-            orphan_reaper::adopt(OrphanedChild::new(child, descriptor));
+            orphan_reaper::adopt(OrphanedChild { child, descriptor });
         }
     }
 }

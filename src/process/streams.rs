@@ -6,7 +6,7 @@ use std::process::Stdio;
 use crate::driver::op::Direction;
 use crate::inflight::stream::{ByteStream, reading_methods, writing_methods};
 use crate::io::pipe::{Receiver, Sender};
-use crate::io::{impl_async_read, impl_async_write};
+use crate::io::{AsyncWrite, delegate_write, impl_async_read};
 use crate::sys::Foreign;
 use crate::sys::processes::for_child;
 
@@ -154,4 +154,7 @@ impl TryFrom<ChildStderr> for Stdio {
 
 impl_async_read!([], ChildStdout);
 impl_async_read!([], ChildStderr);
-impl_async_write!([], ChildStdin, closes);
+
+impl AsyncWrite for ChildStdin {
+    delegate_write!(self => self.pipe);
+}

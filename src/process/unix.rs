@@ -66,7 +66,7 @@ impl Child {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn send_signal(&self, kind: SignalKind) -> io::Result<()> {
-        match self.running() {
+        match &self.running {
             Some(running) => running.send_signal(kind.as_raw()),
             None => Ok(()),
         }

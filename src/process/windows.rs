@@ -57,7 +57,7 @@ impl Child {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn send_ctrl_break(&self) -> io::Result<()> {
-        match self.running() {
+        match &self.running {
             Some(running) => running.send_ctrl_break(),
             None => Ok(()),
         }
@@ -65,6 +65,6 @@ impl Child {
 
     /// The process handle; `None` after the child's exit was seen.
     pub fn handle(&self) -> Option<BorrowedHandle<'_>> {
-        self.running().map(|running| running.child.as_handle())
+        self.running.as_ref().map(|running| running.child.as_handle())
     }
 }

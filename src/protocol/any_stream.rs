@@ -8,8 +8,11 @@ use crate::io::payload::Piece;
 use crate::io::pipe::Sender;
 use crate::io::write_buffer::SendTarget;
 use crate::io::{BufResult, ManagedBuf};
-use crate::net::TcpStream;
-use crate::net::unix::{UnixAddr, UnixStream};
+#[cfg(unix)]
+use crate::net::unix::UnixAddr;
+use crate::net::unix::UnixStream;
+use crate::net::{Connection, TcpStream, inet};
+use crate::sys::{Medium, Name};
 
 pub(crate) enum AnyStream {
     Tcp(TcpStream),
@@ -24,12 +27,11 @@ pub(crate) struct StreamAddrs {
     pub(super) peer: StreamAddr,
 }
 
-/// An address. The inner `None` means that the connection was already closed when the address was queried.
-pub(crate) enum StreamAddr {
-    Inet(Option<SocketAddr>),
-    #[cfg_attr(not(unix), allow(dead_code, reason = "Unix sockets only"))]
-    Unix(Option<UnixAddr>),
-    None,
+/// An address.
+pub(crate) struct StreamAddr {
+    medium: Medium,
+    /// `None` if the connection was already closed when the address was queried.
+    name: Option<Name>,
 }
 
 impl From<TcpStream> for AnyStream {
@@ -57,19 +59,14 @@ impl AnyStream {
     }
 
     pub(crate) fn addrs(&self) -> StreamAddrs {
-        match self {
-            AnyStream::Tcp(stream) => StreamAddrs {
-                local: StreamAddr::Inet(stream.local_addr().ok()),
-                peer: StreamAddr::Inet(stream.peer_addr().ok()),
-            },
-            AnyStream::Unix(stream) => StreamAddrs {
-                local: StreamAddr::Unix(stream.local_addr().ok()),
-                peer: StreamAddr::Unix(stream.peer_addr().ok()),
-            },
-            AnyStream::Pipe(_) => StreamAddrs {
-                local: StreamAddr::None,
-                peer: StreamAddr::None,
-            },
+        let (socket, medium) = (&self.bytes().owned, self.bytes().medium());
+        let addr = |name: io::Result<Name>| StreamAddr {
+            medium,
+            name: name.ok(),
+        };
+        StreamAddrs {
+            local: addr(socket.local_name()),
+            peer: addr(socket.peer_name()),
         }
     }
 
@@ -104,31 +101,23 @@ impl SendTarget for AnyStream {
 
 impl StreamAddr {
     pub(super) fn inet(&self) -> io::Result<SocketAddr> {
-        match self {
-            StreamAddr::Inet(addr) => addr.ok_or_else(gone),
-            StreamAddr::Unix(_) | StreamAddr::None => Err(other_family()),
-        }
+        inet(self.of(Medium::Tcp)?)
     }
 
     #[cfg(unix)]
     pub(super) fn unix(&self) -> io::Result<UnixAddr> {
-        match self {
-            StreamAddr::Unix(addr) => addr.clone().ok_or_else(gone),
-            StreamAddr::Inet(_) | StreamAddr::None => Err(other_family()),
-        }
+        Ok(self.of(Medium::Unix)?.to_unix())
     }
-}
 
-fn gone() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::NotConnected,
-        "the connection was closed before its address was queried",
-    )
-}
-
-fn other_family() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::Unsupported,
-        "the connection has no address of this family",
-    )
+    /// The address of a connection of this kind.
+    fn of(&self, medium: Medium) -> io::Result<&Name> {
+        if self.medium != medium {
+            let message = "the connection has no address of this family";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, message));
+        }
+        self.name.as_ref().ok_or_else(|| {
+            let message = "the connection was closed before its address was queried";
+            io::Error::new(io::ErrorKind::NotConnected, message)
+        })
+    }
 }

@@ -11,15 +11,21 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use super::any_stream::{AnyStream, StreamAddrs};
-use super::server::{Client, Registrar};
+use super::server::{Client, ServerState};
 use super::transport::Transport;
 use super::transport_state::{BaseProtocol, CloseMode, TaskGuard, TransportState};
 use super::{Protocol, ProtocolRef};
 use crate::io::write_buffer::WriteBuffer;
 
-pub(super) type ConnectionState = TransportState<dyn Protocol, WriteBuffer, StreamAddrs>;
+pub(super) type ConnectionState = TransportState<dyn Protocol>;
 
 impl BaseProtocol for dyn Protocol {
+    type Queue = WriteBuffer;
+    type Info = StreamAddrs;
+
+    fn connection_made(&mut self, state: Rc<ConnectionState>) {
+        Protocol::connection_made(self, Transport { state });
+    }
     fn pause_writing(&mut self) {
         Protocol::pause_writing(self);
     }
@@ -46,14 +52,10 @@ impl Client for ConnectionState {
 pub(super) fn open<P: Protocol + 'static>(
     stream: AnyStream,
     protocol: P,
-    server: Option<Registrar>,
+    server: Option<Rc<ServerState>>,
 ) -> (Transport, ProtocolRef<P>) {
     let protocol = Rc::new(RefCell::new(protocol));
-    let state: Rc<ConnectionState> = Rc::new(TransportState::new(
-        protocol.clone(),
-        WriteBuffer::default(),
-        stream.addrs(),
-    ));
+    let state = ConnectionState::new(protocol.clone(), stream.addrs());
     let guard = TaskGuard {
         state: state.clone(),
         _registration: server.map(|server| server.register(Rc::downgrade(&state) as _)),
@@ -62,14 +64,10 @@ pub(super) fn open<P: Protocol + 'static>(
     (Transport { state }, ProtocolRef(protocol))
 }
 
-async fn run_connection(guard: TaskGuard<dyn Protocol, WriteBuffer, StreamAddrs>, stream: AnyStream) {
+async fn run_connection(guard: TaskGuard<dyn Protocol>, stream: AnyStream) {
     let state = &guard.state;
-    let made = || {
-        let transport = Transport { state: state.clone() };
-        state.call("connection_made", |protocol| protocol.connection_made(transport));
-    };
     let sending = state.write_buffer.send_all(&stream, || {});
-    let reason = state.run(made, pin!(sending), pin!(receive_all(state, &stream))).await;
+    let reason = state.run(pin!(sending), pin!(receive_all(state, &stream))).await;
     if state.report_lost(reason) == CloseMode::Reset {
         stream.reset_on_close();
     }

@@ -78,6 +78,12 @@ pub trait DatagramProtocol {
 }
 
 impl BaseProtocol for dyn DatagramProtocol {
+    type Queue = DatagramQueue;
+    type Info = EndpointAddrs;
+
+    fn connection_made(&mut self, state: Rc<EndpointState>) {
+        DatagramProtocol::connection_made(self, DatagramTransport { state });
+    }
     fn pause_writing(&mut self) {
         DatagramProtocol::pause_writing(self);
     }
@@ -89,9 +95,9 @@ impl BaseProtocol for dyn DatagramProtocol {
     }
 }
 
-type EndpointState = TransportState<dyn DatagramProtocol, DatagramQueue, EndpointAddrs>;
+type EndpointState = TransportState<dyn DatagramProtocol>;
 
-struct EndpointAddrs {
+pub(super) struct EndpointAddrs {
     local: Option<SocketAddr>,
     /// Set if the socket is connected.
     peer: Option<SocketAddr>,
@@ -258,7 +264,7 @@ async fn open<P: DatagramProtocol + 'static>(
         local: socket.local_addr().ok(),
         peer: socket.peer_addr().ok(),
     };
-    let state: Rc<EndpointState> = Rc::new(TransportState::new(protocol.clone(), DatagramQueue::default(), info));
+    let state = EndpointState::new(protocol.clone(), info);
     let guard = TaskGuard {
         state: state.clone(),
         _registration: None,
@@ -269,15 +275,10 @@ async fn open<P: DatagramProtocol + 'static>(
     Ok((transport, ProtocolRef(protocol)))
 }
 
-async fn run_endpoint(guard: TaskGuard<dyn DatagramProtocol, DatagramQueue, EndpointAddrs>, socket: UdpSocket) {
+async fn run_endpoint(guard: TaskGuard<dyn DatagramProtocol>, socket: UdpSocket) {
     let state = &guard.state;
-    let made = || {
-        let transport = DatagramTransport { state: state.clone() };
-        state.call("connection_made", |protocol| protocol.connection_made(transport));
-    };
-    let reason = state
-        .run(made, pin!(send_all(state, &socket)), pin!(receive_all(state, &socket)))
-        .await;
+    let (sending, receiving) = (send_all(state, &socket), receive_all(state, &socket));
+    let reason = state.run(pin!(sending), pin!(receiving)).await;
     state.report_lost(reason);
     // The descriptor closes before waiters are notified.
     drop(socket);
@@ -286,11 +287,7 @@ async fn run_endpoint(guard: TaskGuard<dyn DatagramProtocol, DatagramQueue, Endp
 /// Sends datagrams until the queue is closed and empty.
 async fn send_all(state: &EndpointState, socket: &UdpSocket) -> io::Result<()> {
     loop {
-        let next = poll_fn(|_| match state.write_buffer.next() {
-            Some(next) => Poll::Ready(next),
-            None => Poll::Pending,
-        })
-        .await;
+        let next = poll_fn(|_| state.write_buffer.poll_next()).await;
         let Some(datagram) = next else { return Ok(()) };
         let len = weight(datagram.piece.left());
         let result = match datagram.to {
@@ -336,7 +333,7 @@ fn weight(len: usize) -> usize {
 
 /// Datagrams waiting to be sent.
 #[derive(Default)]
-struct DatagramQueue {
+pub(super) struct DatagramQueue {
     datagrams: RefCell<VecDeque<Datagram>>,
     watermarks: Watermarks,
     closed: Cell<bool>,
@@ -359,16 +356,15 @@ impl DatagramQueue {
         }
     }
 
-    /// The next datagram; `Some(None)` when the queue is closed and empty.
-    fn next(&self) -> Option<Option<Datagram>> {
-        let datagram = self.datagrams.borrow_mut().pop_front();
-        let next = match datagram {
-            Some(datagram) => Some(Some(datagram)),
-            None if self.closed.get() => Some(None),
-            None => None,
-        };
-        self.is_busy.set(next.is_some());
-        next
+    /// The next datagram; `None` when the queue is closed and empty.
+    fn poll_next(&self) -> Poll<Option<Datagram>> {
+        let next = self.datagrams.borrow_mut().pop_front();
+        let is_busy = next.is_some() || self.closed.get();
+        self.is_busy.set(is_busy);
+        match is_busy {
+            true => Poll::Ready(next),
+            false => Poll::Pending,
+        }
     }
 }
 

@@ -43,10 +43,10 @@ use crate::task::{JoinHandle, spawn};
 /// ```
 #[must_use = "dropping a server closes it"]
 pub struct Server {
-    inner: Rc<Inner>,
+    state: Rc<ServerState>,
 }
 
-struct Inner {
+pub(super) struct ServerState {
     core: Rc<LoopCore>,
     addrs: Vec<SocketAddr>,
     #[cfg_attr(not(unix), allow(dead_code, reason = "Unix sockets only"))]
@@ -71,30 +71,20 @@ pub(super) trait Client {
 
 /// Removes a connection from its server's list when dropped.
 pub(super) struct Registration {
-    inner: Rc<Inner>,
+    state: Rc<ServerState>,
     key: usize,
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        let client = self.inner.clients.borrow_mut().try_remove(self.key);
+        let client = self.state.clients.borrow_mut().try_remove(self.key);
         drop(client);
-        self.inner.changed.notify();
-    }
-}
-
-/// Adds a new connection to its server's list.
-pub(super) struct Registrar(Rc<Inner>);
-
-impl Registrar {
-    pub(super) fn register(self, client: Weak<dyn Client>) -> Registration {
-        let key = self.0.clients.borrow_mut().insert(client);
-        Registration { inner: self.0, key }
+        self.state.changed.notify();
     }
 }
 
 /// Handles a new connection.
-pub(super) type Serve = dyn FnMut(AnyStream, Registrar);
+pub(super) type Serve = dyn FnMut(AnyStream, Rc<ServerState>);
 
 /// A listening socket of any family.
 pub(super) enum AnyListener {
@@ -147,7 +137,7 @@ impl Server {
                 AnyListener::Unix(listener) => unix_addr = listener.local_addr().ok(),
             }
         }
-        let inner = Rc::new(Inner {
+        let state = Rc::new(ServerState {
             core: LoopCore::current("create_server").rc(),
             addrs,
             unix_addr,
@@ -161,77 +151,77 @@ impl Server {
         });
         let serve = Rc::new(Cell::new(Some(serve)));
         for listener in listeners {
-            let task = spawn(accept_all(inner.clone(), listener, serve.clone()));
-            inner.accepting.borrow_mut().push(task);
+            let task = spawn(accept_all(state.clone(), listener, serve.clone()));
+            state.accepting.borrow_mut().push(task);
         }
-        Server { inner }
+        Server { state }
     }
 
     /// The local address; the first, if there are several.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        let first = self.inner.addrs.first().copied();
+        let first = self.state.addrs.first().copied();
         first.ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, "the server has no internet address"))
     }
 
     /// The local address of a Unix server.
     #[cfg(unix)]
     pub fn local_unix_addr(&self) -> io::Result<UnixAddr> {
-        let addr = self.inner.unix_addr.clone();
+        let addr = self.state.unix_addr.clone();
         addr.ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, "the server has no Unix address"))
     }
 
     /// All local IP addresses: a name may resolve to several.
     pub fn local_addrs(&self) -> &[SocketAddr] {
-        &self.inner.addrs
+        &self.state.addrs
     }
 
     /// Whether the server accepts connections.
     pub fn is_serving(&self) -> bool {
-        !self.inner.closed.get() && self.inner.open_listeners.get() > 0
+        !self.state.closed.get() && self.state.open_listeners.get() > 0
     }
 
     /// The number of open connections.
     pub fn connections(&self) -> usize {
-        self.inner.clients.borrow().len()
+        self.state.clients.borrow().len()
     }
 
     /// Stops listening: new connections are refused, open ones continue.
     pub fn close(&self) {
-        self.inner.close();
+        self.state.close();
     }
 
     /// Closes every connection once its queued data is sent.
     pub fn close_clients(&self) {
-        for client in self.inner.clients() {
+        for client in self.state.clients() {
             client.close_client();
         }
     }
 
     /// Resets every connection and discards its queued data.
     pub fn abort_clients(&self) {
-        for client in self.inner.clients() {
+        for client in self.state.clients() {
             client.abort_client();
         }
     }
 
     /// Waits until the server is closed and its sockets and connections are closed. Dropping the future has no effect.
     pub async fn wait_closed(&self) {
-        let inner = &self.inner;
-        inner
+        let state = &self.state;
+        state
             .changed
-            .wait_until(|| inner.has_stopped_listening() && inner.clients.borrow().is_empty())
+            .wait_until(|| state.has_stopped_listening() && state.clients.borrow().is_empty())
             .await;
     }
 
     /// Waits until the server and its connections are closed. Fails if accepting has failed permanently. Dropping the
     /// future closes the server.
     pub async fn serve_forever(&self) -> io::Result<()> {
-        let _close = OnDrop(|| self.inner.close());
-        self.inner
+        let _close = OnDrop(|| self.state.close());
+        self.state
             .changed
-            .wait_until(|| self.inner.has_stopped_listening())
+            .wait_until(|| self.state.has_stopped_listening())
             .await;
-        let failure = self.inner.failure.take();
+        let failure = self.state.failure.take();
         if let Some(error) = failure {
             return Err(error);
         }
@@ -240,7 +230,13 @@ impl Server {
     }
 }
 
-impl Inner {
+impl ServerState {
+    /// Adds a new connection to the list.
+    pub(super) fn register(self: Rc<Self>, client: Weak<dyn Client>) -> Registration {
+        let key = self.clients.borrow_mut().insert(client);
+        Registration { state: self, key }
+    }
+
     /// The sockets close in the next turn, since an accepting task may be the caller.
     fn close(self: &Rc<Self>) {
         if self.closed.replace(true) {
@@ -251,14 +247,14 @@ impl Inner {
             task.cancel();
         }
         self.sockets_closing.set(true);
-        let inner = self.clone();
+        let state = self.clone();
         let _entered = self.core.enter();
         spawn(async move {
             for task in tasks {
                 let _ = task.await;
             }
-            inner.sockets_closing.set(false);
-            inner.changed.notify();
+            state.sockets_closing.set(false);
+            state.changed.notify();
         });
     }
 
@@ -275,25 +271,25 @@ impl Inner {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.inner.close();
+        self.state.close();
     }
 }
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server")
-            .field("addrs", &self.inner.addrs)
+            .field("addrs", &self.state.addrs)
             .field("serving", &self.is_serving())
             .field("connections", &self.connections())
             .finish()
     }
 }
 
-async fn accept_all(inner: Rc<Inner>, listener: AnyListener, serve: Rc<Cell<Option<Box<Serve>>>>) {
+async fn accept_all(state: Rc<ServerState>, listener: AnyListener, serve: Rc<Cell<Option<Box<Serve>>>>) {
     // Declared before the socket, and so dropped after it.
     let _count = OnDrop(|| {
-        inner.open_listeners.set(inner.open_listeners.get() - 1);
-        inner.changed.notify();
+        state.open_listeners.set(state.open_listeners.get() - 1);
+        state.changed.notify();
     });
     let listener = listener;
     loop {
@@ -301,11 +297,11 @@ async fn accept_all(inner: Rc<Inner>, listener: AnyListener, serve: Rc<Cell<Opti
             Ok(stream) => {
                 // Taken out, so that no borrow is held while user code runs.
                 let Some(mut serve_one) = serve.take() else { return };
-                guard("a server's factory", || serve_one(stream, Registrar(inner.clone())));
+                guard("a server's factory", || serve_one(stream, state.clone()));
                 serve.set(Some(serve_one));
             }
             Err(error) => {
-                inner.failure.replace(Some(copy_error(&error)));
+                state.failure.replace(Some(copy_error(&error)));
                 report(Exception::error("a server stopped accepting connections", error));
                 return;
             }

@@ -16,7 +16,7 @@ use std::task::Poll;
 use super::any_stream::{AnyStream, StreamAddrs};
 use super::condition::Condition;
 use super::reader::StreamReader;
-use super::server::{AnyListener, Client, Registrar, Registration, Serve, Server};
+use super::server::{AnyListener, Client, Registration, Serve, Server, ServerState};
 use super::writer::StreamWriter;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::{Exception, guard, report};
@@ -167,11 +167,11 @@ impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> HandlerResult for Result
 }
 
 /// Creates both halves of a connection.
-fn pair(stream: AnyStream, server: Option<Registrar>) -> (StreamReader, StreamWriter) {
+fn pair(stream: AnyStream, server: Option<Rc<ServerState>>) -> (StreamReader, StreamWriter) {
     let shared = SharedStream::new(stream);
     let registration = server.map(|server| server.register(Rc::downgrade(&shared) as _));
     shared.registration.set(registration);
-    let writer = StreamWriter::new(shared.clone());
+    let writer = StreamWriter { shared: shared.clone() };
     (StreamReader::new(shared), writer)
 }
 
@@ -233,7 +233,7 @@ impl SharedStream {
 
     /// Receives once. Returns EOF if the connection was closed locally.
     pub(super) async fn receive(&self) -> io::Result<ManagedBuf> {
-        let end = || Ok(ManagedBuf::from_heap(Vec::new()));
+        let end = || Ok(ManagedBuf::default());
         let stream = self.stream.borrow().clone();
         let Some(stream) = stream else { return end() };
         let _forget = OnDrop(|| self.reader.clear());

@@ -13,10 +13,10 @@ use super::any_stream::AnyStream;
 use super::transport_state::{BaseProtocol, CloseMode, TaskGuard, TransportState};
 use super::{Payload, ProtocolRef};
 use crate::event_loop::exception::{Exception, report};
-use crate::inflight::stream::ByteStream;
 use crate::io::ManagedBuf;
+use crate::io::pipe::Receiver;
 use crate::io::write_buffer::{SendQueue, WriteBuffer};
-use crate::process::{Child, Command};
+use crate::process::{Child, ChildStderr, ChildStdout, Command};
 #[cfg(unix)]
 use crate::signal::SignalKind;
 
@@ -93,6 +93,12 @@ pub trait SubprocessProtocol {
 }
 
 impl BaseProtocol for dyn SubprocessProtocol {
+    type Queue = WriteBuffer;
+    type Info = ProcessInfo;
+
+    fn connection_made(&mut self, state: Rc<SubprocessState>) {
+        SubprocessProtocol::connection_made(self, SubprocessTransport { state });
+    }
     fn pause_writing(&mut self) {
         SubprocessProtocol::pause_writing(self);
     }
@@ -104,12 +110,12 @@ impl BaseProtocol for dyn SubprocessProtocol {
     }
 }
 
-type SubprocessState = TransportState<dyn SubprocessProtocol, WriteBuffer, ProcessInfo>;
+type SubprocessState = TransportState<dyn SubprocessProtocol>;
 
 /// An operation that needs `&mut Child`, run by the task.
 type ChildAction = Box<dyn FnOnce(&mut Child) -> io::Result<()>>;
 
-struct ProcessInfo {
+pub(super) struct ProcessInfo {
     pid: u32,
     status: Cell<Option<ExitStatus>>,
     /// Pending operations, such as signals.
@@ -180,7 +186,7 @@ impl SubprocessTransport {
     /// Runs `action` on the child in the next turn, if it still runs. An error is reported to the loop's exception
     /// handler.
     fn queue_action(&self, action: impl FnOnce(&mut Child) -> io::Result<()> + 'static) {
-        if self.exit_status().is_none() && !self.state.is_lost() {
+        if self.exit_status().is_none() && !self.state.is_lost.get() {
             self.state.info.actions.borrow_mut().push(Box::new(action));
             self.state.waker.wake();
         }
@@ -287,7 +293,7 @@ pub async fn subprocess_exec<P: SubprocessProtocol + 'static>(
         open_count: Cell::new(1 + pipes.iter().filter(|is_open| **is_open).count()),
         is_closing: Cell::new(false),
     };
-    let state: Rc<SubprocessState> = Rc::new(TransportState::new(protocol.clone(), WriteBuffer::default(), info));
+    let state = SubprocessState::new(protocol.clone(), info);
     let guard = TaskGuard {
         state: state.clone(),
         _registration: None,
@@ -298,17 +304,13 @@ pub async fn subprocess_exec<P: SubprocessProtocol + 'static>(
     Ok((transport, ProtocolRef(protocol)))
 }
 
-async fn run_subprocess(guard: TaskGuard<dyn SubprocessProtocol, WriteBuffer, ProcessInfo>, mut child: Child) {
+async fn run_subprocess(guard: TaskGuard<dyn SubprocessProtocol>, mut child: Child) {
     let state = &guard.state;
     let stdin = child.stdin.take().map(|stdin| AnyStream::Pipe(stdin.into_sender()));
-    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let made = || {
-        let transport = SubprocessTransport { state: state.clone() };
-        state.call("connection_made", |protocol| protocol.connection_made(transport));
-    };
+    let stdout = child.stdout.take().map(ChildStdout::into_receiver);
+    let stderr = child.stderr.take().map(ChildStderr::into_receiver);
     let receiving = async {
-        let output = read_pipe(state, 1, stdout, |pipe| pipe.bytes());
-        let errors = read_pipe(state, 2, stderr, |pipe| pipe.bytes());
+        let (output, errors) = (read_pipe(state, 1, stdout), read_pipe(state, 2, stderr));
         let (mut output, mut errors, mut waiting) = (pin!(output), pin!(errors), pin!(wait(state, &mut child)));
         poll_fn(|cx| {
             // None of them ever completes.
@@ -319,7 +321,7 @@ async fn run_subprocess(guard: TaskGuard<dyn SubprocessProtocol, WriteBuffer, Pr
         })
         .await;
     };
-    let reason = state.run(made, pin!(write_stdin(state, stdin)), pin!(receiving)).await;
+    let reason = state.run(pin!(write_stdin(state, stdin)), pin!(receiving)).await;
     if state.info.status.get().is_none() {
         // A callback panicked.
         let _ = child.start_kill();
@@ -363,22 +365,22 @@ async fn write_stdin(state: &SubprocessState, stdin: Option<AnyStream>) -> io::R
 }
 
 /// Delivers the child's output and its EOF to the protocol.
-async fn read_pipe<T>(state: &SubprocessState, fd: i32, pipe: Option<T>, bytes_of: fn(&T) -> &ByteStream) {
+async fn read_pipe(state: &SubprocessState, fd: i32, pipe: Option<Receiver>) {
     let Some(pipe) = pipe else { return pending().await };
     let result = loop {
         state.wait_reading().await;
         let mut received = {
-            let mut reading = pin!(bytes_of(&pipe).read_managed());
+            let mut reading = pin!(pipe.read_managed());
             // Closing does not wait for a grandchild that has inherited the pipe.
             poll_fn(|cx| match state.info.is_closing.get() {
-                true => Poll::Ready(Ok(ManagedBuf::from_heap(Vec::new()))),
+                true => Poll::Ready(Ok(ManagedBuf::default())),
                 false => reading.as_mut().poll(cx),
             })
             .await
         };
         state.begin_delivery(&mut received).await;
         match received {
-            Ok(_) if state.info.is_closing.get() => break Ok(ManagedBuf::from_heap(Vec::new())),
+            Ok(_) if state.info.is_closing.get() => break Ok(ManagedBuf::default()),
             Ok(bytes) if !bytes.is_empty() => {
                 state.call("pipe_data_received", |protocol| protocol.pipe_data_received(fd, &bytes));
             }

@@ -22,6 +22,12 @@ use crate::task::yield_now;
 
 /// The callbacks common to every kind of protocol, like asyncio's `BaseProtocol`.
 pub(super) trait BaseProtocol {
+    /// The send queue.
+    type Queue: SendQueue + Default;
+    /// Data that outlives the connection, such as addresses.
+    type Info;
+
+    fn connection_made(&mut self, state: Rc<TransportState<Self>>);
     fn pause_writing(&mut self);
     fn resume_writing(&mut self);
     fn connection_lost(&mut self, error: Option<io::Error>);
@@ -43,10 +49,10 @@ pub(super) enum CloseMode {
     Reset,
 }
 
-/// The shared state of one transport. `Q` is its send queue, `A` data that outlives the connection, such as addresses.
-pub(super) struct TransportState<P: ?Sized, Q, A> {
-    pub(super) write_buffer: Q,
-    pub(super) info: A,
+/// The shared state of one transport.
+pub(super) struct TransportState<P: BaseProtocol + ?Sized> {
+    pub(super) write_buffer: P::Queue,
+    pub(super) info: P::Info,
     protocol: RefCell<Option<Rc<RefCell<P>>>>,
     /// False while paused.
     pub(super) is_reading: Cell<bool>,
@@ -55,7 +61,7 @@ pub(super) struct TransportState<P: ?Sized, Q, A> {
     close_requested_in: Cell<u64>,
     close_mode: Cell<CloseMode>,
     /// `connection_lost` was called, or the loop has closed and it never will be.
-    is_lost: Cell<bool>,
+    pub(super) is_lost: Cell<bool>,
     /// The last pause state reported to the protocol.
     reported_paused: Cell<bool>,
     /// The number of polls of the task so far.
@@ -72,10 +78,10 @@ pub(super) struct TransportState<P: ?Sized, Q, A> {
     pub(super) waker: WakerCell,
 }
 
-impl<P: BaseProtocol + ?Sized, Q: SendQueue, A> TransportState<P, Q, A> {
-    pub(super) fn new(protocol: Rc<RefCell<P>>, write_buffer: Q, info: A) -> TransportState<P, Q, A> {
-        TransportState {
-            write_buffer,
+impl<P: BaseProtocol + ?Sized> TransportState<P> {
+    pub(super) fn new(protocol: Rc<RefCell<P>>, info: P::Info) -> Rc<TransportState<P>> {
+        Rc::new(TransportState {
+            write_buffer: P::Queue::default(),
             info,
             protocol: RefCell::new(Some(protocol)),
             is_reading: Cell::new(true),
@@ -90,7 +96,7 @@ impl<P: BaseProtocol + ?Sized, Q: SendQueue, A> TransportState<P, Q, A> {
             delivered_in: Cell::new(0),
             changed: Condition::default(),
             waker: WakerCell::default(),
-        }
+        })
     }
 
     // Called by the transport.
@@ -133,10 +139,6 @@ impl<P: BaseProtocol + ?Sized, Q: SendQueue, A> TransportState<P, Q, A> {
         self.is_lost.get() || !matches!(*self.close_request.borrow(), CloseRequest::None)
     }
 
-    pub(super) fn is_lost(&self) -> bool {
-        self.is_lost.get()
-    }
-
     /// Call after queueing data. Wakes the task unless it is running or its sender is busy: both see the data anyway.
     pub(super) fn wake_sender(&self) {
         if !self.in_poll.get() && (self.write_buffer.needs_wake() || self.has_pause_to_report()) {
@@ -160,7 +162,9 @@ impl<P: BaseProtocol + ?Sized, Q: SendQueue, A> TransportState<P, Q, A> {
     /// yet.
     pub(super) async fn wait_made(&self, abandon: impl FnMut()) {
         let guard = OnDrop(abandon);
-        self.changed.wait_until(|| self.polls.get() > 0 || self.is_lost()).await;
+        self.changed
+            .wait_until(|| self.polls.get() > 0 || self.is_lost.get())
+            .await;
         std::mem::forget(guard);
     }
 
@@ -257,22 +261,20 @@ impl<P: BaseProtocol + ?Sized, Q: SendQueue, A> TransportState<P, Q, A> {
         self.delivered_in.get() == self.polls.get()
     }
 
-    /// Runs both directions and returns why the connection is over. Calls `made` first. The caller pins the futures:
-    /// pinned here, they would be stored twice.
+    /// Runs both directions and returns why the connection is over. Calls `connection_made` first. The caller pins the
+    /// futures: pinned here, they would be stored twice.
     pub(super) async fn run(
-        &self,
-        made: impl Fn(),
+        self: &Rc<Self>,
         mut sending: Pin<&mut impl Future<Output = io::Result<()>>>,
         mut receiving: Pin<&mut impl Future<Output = ()>>,
     ) -> Option<io::Error> {
-        poll_fn(|cx| self.poll(cx, &made, sending.as_mut(), receiving.as_mut())).await
+        poll_fn(|cx| self.poll(cx, sending.as_mut(), receiving.as_mut())).await
     }
 
-    /// Polls the task once; ready with the reason when the connection is over. The first poll calls `made`.
+    /// Polls the task once; ready with the reason when the connection is over.
     fn poll(
-        &self,
+        self: &Rc<Self>,
         cx: &mut Context<'_>,
-        made: impl FnOnce(),
         mut sending: Pin<&mut impl Future<Output = io::Result<()>>>,
         receiving: Pin<&mut impl Future<Output = ()>>,
     ) -> Poll<Option<io::Error>> {
@@ -282,7 +284,7 @@ impl<P: BaseProtocol + ?Sized, Q: SendQueue, A> TransportState<P, Q, A> {
         self.waker.set(cx.waker());
         if self.polls.get() == 1 {
             self.mark_delivered();
-            made();
+            self.call("connection_made", |protocol| protocol.connection_made(self.clone()));
             self.changed.notify();
         }
         let mut receiving = Some(receiving);
@@ -332,13 +334,13 @@ impl<P: BaseProtocol + ?Sized, Q: SendQueue, A> TransportState<P, Q, A> {
 
 /// Owned by the task. However the task ends, including with its loop, dropping this marks the transport as lost and
 /// releases the protocol, which may hold a transport: this breaks the reference cycle.
-pub(super) struct TaskGuard<P: BaseProtocol + ?Sized, Q: SendQueue, A> {
-    pub(super) state: Rc<TransportState<P, Q, A>>,
+pub(super) struct TaskGuard<P: BaseProtocol + ?Sized> {
+    pub(super) state: Rc<TransportState<P>>,
     /// Dropped last: `Server::wait_closed` then finds the connection gone.
     pub(super) _registration: Option<Registration>,
 }
 
-impl<P: BaseProtocol + ?Sized, Q: SendQueue, A> Drop for TaskGuard<P, Q, A> {
+impl<P: BaseProtocol + ?Sized> Drop for TaskGuard<P> {
     fn drop(&mut self) {
         let state = &self.state;
         state.is_lost.set(true);

@@ -40,14 +40,10 @@ use crate::event_loop::exception::{Exception, report};
 /// ```
 #[must_use = "dropping the writer shuts down the write side"]
 pub struct StreamWriter {
-    shared: Rc<SharedStream>,
+    pub(super) shared: Rc<SharedStream>,
 }
 
 impl StreamWriter {
-    pub(super) fn new(shared: Rc<SharedStream>) -> StreamWriter {
-        StreamWriter { shared }
-    }
-
     /// Queues bytes for sending. Small writes of one turn leave in one send.
     ///
     /// Borrowed bytes are copied; owned bytes are copied only if they are short. Once the writer is closing or a send

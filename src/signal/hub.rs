@@ -12,6 +12,7 @@ use slab::Slab;
 
 use crate::driver::op::Direction;
 use crate::event_loop::core::LoopCore;
+use crate::event_loop::exception::wake_all;
 use crate::sys::context;
 use crate::sys::signals::{Action, WakeReceiver, WakeSender, is_forbidden, register, unregister, wake_pair};
 
@@ -182,9 +183,7 @@ impl SignalHub {
                 wakers.extend(signal.listeners.iter_mut().filter_map(|(_, waker)| waker.take()));
             }
         }
-        for waker in wakers {
-            crate::event_loop::exception::guard("a waker", || waker.wake());
-        }
+        wake_all(wakers);
     }
 }
 

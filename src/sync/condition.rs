@@ -11,6 +11,7 @@ use super::guard::{AccessGuard, Exclusive};
 use super::lock::Lock;
 use super::wait::{Request, StateCell, WaitFuture};
 use super::wait_queue::WaitQueue;
+use crate::on_drop::OnDrop;
 
 /// A condition variable for a [`Lock`]: asyncio's `Condition`, with the signature of std's `Condvar`.
 ///
@@ -60,8 +61,8 @@ impl Condition {
     ///
     /// Dropping the future leaves the lock released. A notification that it received goes to the next waiter.
     pub async fn wait<G: Guard>(&self, guard: G) -> G {
-        let (guard, mut unused) = self.wait_once(guard).await;
-        unused.consume();
+        let (guard, unused) = self.wait_once(guard).await;
+        std::mem::forget(unused);
         guard
     }
 
@@ -71,14 +72,15 @@ impl Condition {
     ///
     /// As for [`wait`](Condition::wait), also if the predicate panics.
     pub async fn wait_for<G: Guard>(&self, mut guard: G, mut predicate: impl FnMut(&mut G::Target) -> bool) -> G {
-        let mut unused = UnusedNotification(None);
+        let mut unused = None;
         loop {
             let holds = predicate(&mut guard);
-            unused.consume();
+            std::mem::forget(unused.take());
             if holds {
                 return guard;
             }
-            (guard, unused) = self.wait_once(guard).await;
+            let (locked, notification) = self.wait_once(guard).await;
+            (guard, unused) = (locked, Some(notification));
         }
     }
 
@@ -101,33 +103,18 @@ impl Condition {
         self.wait_queue.update(|wait_queue| wait_queue.grant_all(|| ()));
     }
 
-    async fn wait_once<G: Guard>(&self, guard: G) -> (G, UnusedNotification<'_>) {
+    /// Also returns the notification: unless it is forgotten, its drop notifies the next waiter.
+    async fn wait_once<G: Guard>(&self, guard: G) -> (G, OnDrop<impl FnMut()>) {
         let mut waiting = pin!(WaitFuture::new(&self.wait_queue, "a condition", Notification));
         // Enqueue before releasing the lock, so that no notification is missed.
         let joined = std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx))).await;
-        let lock = guard.unlock();
-        if joined.is_pending() {
-            waiting.await;
-        }
-        let unused = UnusedNotification(Some(self));
-        (G::relock(lock).await, unused)
-    }
-}
-
-/// A received notification that was not used. Dropping it notifies the next waiter.
-struct UnusedNotification<'a>(Option<&'a Condition>);
-
-impl UnusedNotification<'_> {
-    fn consume(&mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for UnusedNotification<'_> {
-    fn drop(&mut self) {
-        if let Some(condition) = self.0.take() {
-            condition.notify_one();
-        }
+        let notified = async {
+            if joined.is_pending() {
+                waiting.await;
+            }
+            OnDrop(|| self.notify_one())
+        };
+        guard.unlocked(notified).await
     }
 }
 
@@ -180,22 +167,15 @@ mod sealed {
     use std::future::Future;
 
     pub trait Relock: Sized {
-        type Lock;
-
-        fn unlock(self) -> Self::Lock;
-
-        fn relock(lock: Self::Lock) -> impl Future<Output = Self>;
+        /// Unlocks, awaits `event` and locks again.
+        fn unlocked<R>(self, event: impl Future<Output = R>) -> impl Future<Output = (Self, R)>;
     }
 }
 
 impl<T: ?Sized, P: Deref<Target = Lock<T>>> sealed::Relock for AccessGuard<P, Exclusive> {
-    type Lock = P;
-
-    fn unlock(self) -> P {
-        self.into_lock()
-    }
-
-    fn relock(lock: P) -> impl Future<Output = Self> {
-        AccessGuard::acquire(lock)
+    async fn unlocked<R>(self, event: impl Future<Output = R>) -> (Self, R) {
+        let lock = self.into_lock();
+        let result = event.await;
+        (AccessGuard::acquire(lock).await, result)
     }
 }

@@ -104,8 +104,13 @@ impl<P: Deref<Target: RawLock>, A: Access> AccessGuard<P, A> {
 
     /// Unlocks.
     pub(super) fn into_lock(self) -> P {
+        self.release(A::permits::<P::Target>());
+        self.into_ptr()
+    }
+
+    /// Keeps the permits.
+    fn into_ptr(self) -> P {
         let guard = ManuallyDrop::new(self);
-        guard.release(A::permits::<P::Target>());
         // SAFETY: `guard` is never dropped, so the pointer is moved out exactly once.
         unsafe { std::ptr::read(&guard.lock) }
     }
@@ -118,9 +123,7 @@ impl<P: Deref<Target: RawLock>, A: Access> AccessGuard<P, A> {
 impl<P: Deref<Target: RawLock>> AccessGuard<P, Exclusive> {
     /// Keeps one permit and releases the others.
     pub(super) fn into_shared(self) -> AccessGuard<P, Shared> {
-        let guard = ManuallyDrop::new(self);
-        // SAFETY: `guard` is never dropped, so the pointer is moved out exactly once.
-        let shared = AccessGuard::new(unsafe { std::ptr::read(&guard.lock) });
+        let shared = AccessGuard::new(self.into_ptr());
         shared.release(P::Target::ALL - 1);
         shared
     }

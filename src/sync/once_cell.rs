@@ -77,10 +77,7 @@ impl<T> OnceCell<T> {
             return Ok(value);
         }
         if acquire(&self.permits, 1, "an initializer").await.is_ok() {
-            let permit = ReleaseOnDrop {
-                permits: &self.permits,
-                count: 1,
-            };
+            let permit = ReleaseOnDrop(&self.permits);
             let value = init().await?;
             std::mem::forget(permit);
             self.fill(value);

@@ -37,8 +37,8 @@ pub(super) struct State<T> {
     /// No value will be stored: it was, or the sender was dropped.
     is_sent: bool,
     /// No value can be sent: the receiver was dropped or has closed the channel.
-    is_closed: bool,
-    is_taken: bool,
+    pub(super) is_closed: bool,
+    pub(super) is_taken: bool,
     receiver: WaitQueue<()>,
     sender: WaitQueue<()>,
 }
@@ -95,14 +95,6 @@ impl<T> State<T> {
             None => Err(TryRecvError::Empty),
         }
     }
-
-    pub(super) fn is_closed(&self) -> bool {
-        self.is_closed
-    }
-
-    pub(super) fn is_taken(&self) -> bool {
-        self.is_taken
-    }
 }
 
 impl<T> WaitState for State<T> {
@@ -144,7 +136,7 @@ impl<T> Request<State<T>> for Receive {
 pub(super) fn receiver_gone<T, P: CellPtr<State = State<T>>>(state: P) -> impl Future<Output = ()> {
     let is_closed = Until {
         queue: |state: &mut State<T>| &mut state.sender,
-        condition: State::is_closed,
+        condition: |state: &State<T>| state.is_closed,
     };
     WaitFuture::new(state, "a oneshot receiver to be dropped", is_closed)
 }
@@ -164,7 +156,7 @@ impl<T> Sender<T> {
 
     /// Whether the receiver was dropped or has closed the channel.
     pub fn is_closed(&self) -> bool {
-        self.state.with(|state| state.is_closed())
+        self.state.with(|state| state.is_closed)
     }
 
     /// Waits until the receiver was dropped or has closed the channel, so that the work for the value can stop.
@@ -210,7 +202,7 @@ impl<T> Future for Receiver<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         assert!(
-            !self.waiting.state_cell.with(|state| state.is_taken()),
+            !self.waiting.state_cell.with(|state| state.is_taken),
             "oneshot Receiver polled after it returned its value"
         );
         Pin::new(&mut self.waiting).poll(cx)

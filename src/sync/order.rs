@@ -64,25 +64,10 @@ impl<T> sealed::Order<T> for Lifo {
 #[derive(Clone, Copy, Debug)]
 pub enum SmallestFirst {}
 
-/// A heap of items with sequence numbers.
+/// An item with its sequence number. Compares in reverse, because `BinaryHeap` is a max-heap, and with `Ord` only: the
+/// item's `PartialOrd`, which a tuple would use, may differ.
 #[derive(Debug)]
-pub struct Heap<T> {
-    items: BinaryHeap<Numbered<T>>,
-    next: u64,
-}
-
-impl<T: Ord> Default for Heap<T> {
-    fn default() -> Heap<T> {
-        Heap {
-            items: BinaryHeap::new(),
-            next: 0,
-        }
-    }
-}
-
-/// Compares in reverse, because `BinaryHeap` is a max-heap.
-#[derive(Debug)]
-struct Numbered<T> {
+pub struct Numbered<T> {
     item: T,
     number: u64,
 }
@@ -109,19 +94,20 @@ impl<T: Ord> PartialEq for Numbered<T> {
 impl<T: Ord> Eq for Numbered<T> {}
 
 impl<T: Ord> sealed::Order<T> for SmallestFirst {
-    type Store = Heap<T>;
+    /// A heap, and the next sequence number.
+    type Store = (BinaryHeap<Numbered<T>>, u64);
 
-    fn push(store: &mut Heap<T>, item: T) {
-        let number = store.next;
-        store.next += 1;
-        store.items.push(Numbered { item, number });
+    fn push((items, next): &mut Self::Store, item: T) {
+        let number = *next;
+        *next += 1;
+        items.push(Numbered { item, number });
     }
 
-    fn pop(store: &mut Heap<T>) -> Option<T> {
-        store.items.pop().map(|numbered| numbered.item)
+    fn pop((items, _): &mut Self::Store) -> Option<T> {
+        items.pop().map(|numbered| numbered.item)
     }
 
-    fn len(store: &Heap<T>) -> usize {
-        store.items.len()
+    fn len((items, _): &Self::Store) -> usize {
+        items.len()
     }
 }

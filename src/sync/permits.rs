@@ -205,14 +205,11 @@ pub(super) fn acquire(
     WaitFuture::new(permits, name, request)
 }
 
-/// Returns permits when dropped.
-pub(super) struct ReleaseOnDrop<'a> {
-    pub(super) permits: &'a LocalPermits,
-    pub(super) count: usize,
-}
+/// Releases one permit when dropped.
+pub(super) struct ReleaseOnDrop<'a>(pub(super) &'a LocalPermits);
 
 impl Drop for ReleaseOnDrop<'_> {
     fn drop(&mut self) {
-        self.permits.update(|permits| permits.release(self.count));
+        self.0.update(|permits| permits.release(1));
     }
 }

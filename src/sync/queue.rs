@@ -6,7 +6,7 @@
 //! after its grant, loses only its position in the queue. The order of waiters does not depend on the order of items,
 //! so the three queues differ only in their store.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 use std::task::Waker;
@@ -101,11 +101,10 @@ struct Shared<T, O: Order<T>> {
     capacity: usize,
     /// One permit per item that is not reserved.
     items: LocalPermits,
-    /// One permit per free slot that is not reserved.
+    /// One permit per free slot that is not reserved. Closed with the queue.
     free_slots: LocalPermits,
     work: RefCell<JoinState>,
     store: RefCell<O::Store>,
-    is_closed: Cell<bool>,
 }
 
 /// The number of items without a `task_done`, and the tasks that wait in `join`.
@@ -145,7 +144,6 @@ impl<T, O: Order<T>> OrderedQueue<T, O> {
                     wait_queue: WaitQueue::new(),
                 }),
                 store: RefCell::default(),
-                is_closed: Cell::new(false),
             }),
         }
     }
@@ -169,15 +167,13 @@ impl<T, O: Order<T>> OrderedQueue<T, O> {
 
     /// Puts an item if there is room and no other putter waits.
     pub fn try_put(&self, item: T) -> Result<(), TrySendError<T>> {
-        if self.is_closed() {
-            return Err(TrySendError::Closed(item));
-        }
         match self.shared.free_slots.with(|free| free.try_take(1)) {
             Ok(()) => {
                 self.shared.insert(item);
                 Ok(())
             }
-            Err(_) => Err(TrySendError::Full(item)),
+            Err(Denied::Busy) => Err(TrySendError::Full(item)),
+            Err(Denied::Closed) => Err(TrySendError::Closed(item)),
         }
     }
 
@@ -233,15 +229,14 @@ impl<T, O: Order<T>> OrderedQueue<T, O> {
     /// Closes the queue for putting: current and future puts return their items. Remaining items can still be got;
     /// after the last one, `get` fails. asyncio's `shutdown()`.
     pub fn close(&self) {
-        self.shared.is_closed.set(true);
-        self.shared.items.update(Permits::drain);
         self.shared.free_slots.update(Permits::close);
+        self.shared.items.update(Permits::drain);
     }
 
     /// Closes the queue and drops its items, which count as done. Returns their number. asyncio's
     /// `shutdown(immediate=True)`.
     pub fn close_now(&self) -> usize {
-        self.shared.is_closed.set(true);
+        self.shared.free_slots.update(Permits::close);
         // Moved out of the cell first, because the items' destructors may use the queue.
         let store = std::mem::take(&mut *self.shared.store());
         let count = O::len(&store);
@@ -249,7 +244,6 @@ impl<T, O: Order<T>> OrderedQueue<T, O> {
             items.remove(usize::MAX);
             items.close();
         });
-        self.shared.free_slots.update(Permits::close);
         self.shared.mark_done(count);
         drop(store);
         count
@@ -257,7 +251,7 @@ impl<T, O: Order<T>> OrderedQueue<T, O> {
 
     /// Whether the queue is closed. It may still contain items.
     pub fn is_closed(&self) -> bool {
-        self.shared.is_closed.get()
+        self.shared.free_slots.with(|free| free.is_closed())
     }
 
     /// The number of items, without those reserved for waiting getters.
@@ -295,26 +289,20 @@ impl<T, O: Order<T>> Shared<T, O> {
 
     /// Requires a slot permit.
     fn insert(&self, item: T) {
-        let mut release = ReleaseOnDrop {
-            permits: &self.free_slots,
-            count: 1,
-        };
+        let mut release = ReleaseOnDrop(&self.free_slots);
         let mut store = self.store();
         // From here on the item is in, even if comparing items panics. Its permit is released after the store.
-        release.permits = &self.items;
+        release.0 = &self.items;
         self.work.with(|work| work.unfinished += 1);
         O::push(&mut store, item);
     }
 
     /// Requires an item permit.
     fn remove(&self) -> Option<T> {
-        let mut release = ReleaseOnDrop {
-            permits: &self.items,
-            count: 1,
-        };
+        let mut release = ReleaseOnDrop(&self.items);
         let mut store = self.store();
         // From here on the item is out, even if comparing items panics.
-        release.permits = &self.free_slots;
+        release.0 = &self.free_slots;
         O::pop(&mut store)
     }
 

@@ -12,8 +12,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use super::wait_queue::{Stage, WaitQueue, WaiterKey};
-use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::guard;
+use crate::io::poll_coop;
 use crate::sync::loom_shim::Mutex;
 use crate::task::{WaitReason, set_wait_reason};
 
@@ -165,7 +165,7 @@ impl<P: CellPtr, Q: Request<P::State>> Future for WaitFuture<P, Q> {
         } = self.get_mut();
         if key.is_none() {
             // With the budget spent, the request is enqueued even if it can be granted now, so that the task yields.
-            if may_finish_at_once(cx)
+            if poll_coop(cx).is_ready()
                 && let Some(output) = state_cell.update(|state| request.try_now(state))
             {
                 return Poll::Ready(output);
@@ -225,9 +225,4 @@ impl<P: CellPtr, Q: Request<P::State>> Drop for WaitFuture<P, Q> {
         });
         guard("a waker's destructor", || drop(waker));
     }
-}
-
-/// Consumes one unit of the task's budget of immediate results. Threads without a loop have no budget.
-fn may_finish_at_once(cx: &mut Context<'_>) -> bool {
-    LoopCore::try_current().is_none_or(|core| core.spend_budget(cx))
 }

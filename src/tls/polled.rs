@@ -47,7 +47,7 @@ impl<S: TlsTransport> TlsStream<S> {
             });
             match received {
                 Poll::Ready(received) => {
-                    self.sender.clear_reader();
+                    self.sender.reader.clear();
                     self.received(received?)?;
                 }
                 Poll::Pending => {
@@ -77,7 +77,7 @@ impl<S: TlsTransport> TlsStream<S> {
         self.queue_records();
         let reader = match self.sender.is_idle() {
             true => None,
-            false => self.sender.other_reader(cx.waker()),
+            false => self.sender.reader.other_than(cx.waker()),
         };
         let sent = match reader {
             Some(reader) => {

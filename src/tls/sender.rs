@@ -9,19 +9,20 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use super::transport::TlsTransport;
 use crate::event_loop::exception::guard;
 use crate::inflight::queue::{IoQueue, QueueGuard};
 use crate::io::waker_cell::WakerCell;
 use crate::io::write_buffer::WriteBuffer;
+use crate::on_drop::OnDrop;
 
 pub(super) struct Sender {
     /// Held by the call that polls the future, whose waker receives the wake-ups.
     queue: IoQueue,
     /// A reader waiting for data. It drives the sends that a dropped writer leaves.
-    reader: WakerCell,
+    pub(super) reader: WakerCell,
     /// After a failed send, every later call fails: a record stream cannot continue after a gap.
     pub(super) buffer: Rc<WriteBuffer>,
     /// Taken out while polled.
@@ -60,13 +61,20 @@ impl Sender {
 
     /// Waits for its turn to send. If dropped before everything is sent, even while still queued, the rest is left to a
     /// waiting reader.
-    pub(super) async fn acquire(&self) -> SenderGuard<'_> {
-        // Dropped after the queue entry.
-        let wake_reader = WakeReaderOnDrop(self);
-        let hold = self.queue.acquire().await;
-        SenderGuard {
-            _hold: hold,
-            _wake_reader: wake_reader,
+    pub(super) async fn acquire(&self) -> (QueueGuard<'_>, OnDrop<impl FnMut()>) {
+        // Dropped after the queue entry: the queue is free when the reader is woken.
+        let wake_reader = OnDrop(|| self.wake_reader());
+        (self.queue.acquire().await, wake_reader)
+    }
+
+    /// Wakes the waiting reader if bytes are left and no other call will send them.
+    fn wake_reader(&self) {
+        if !self.is_idle()
+            && self.queue.is_free()
+            && let Some(reader) = self.reader.take()
+        {
+            // The task may be unwinding already.
+            guard("a waker", || reader.wake());
         }
     }
 
@@ -76,16 +84,6 @@ impl Sender {
             // A writer that was dropped while the waker was cloned has found no reader to wake.
             self.try_send(cx);
         }
-    }
-
-    /// The reader is running again, or gone.
-    pub(super) fn clear_reader(&self) {
-        self.reader.clear();
-    }
-
-    /// The waiting reader, if it is another task.
-    pub(super) fn other_reader(&self, waker: &Waker) -> Option<Waker> {
-        self.reader.other_than(waker)
     }
 
     /// Sends; ready when nothing is left. The caller holds the queue.
@@ -117,29 +115,6 @@ impl Sender {
             && let Some(_hold) = self.queue.try_acquire()
         {
             let _ = self.poll_sent(cx);
-        }
-    }
-}
-
-/// The exclusive right to send.
-pub(super) struct SenderGuard<'a> {
-    // Dropped first: the queue is free when the reader is woken.
-    _hold: QueueGuard<'a>,
-    _wake_reader: WakeReaderOnDrop<'a>,
-}
-
-/// On drop, wakes the waiting reader if bytes are left and no other call will send them.
-struct WakeReaderOnDrop<'a>(&'a Sender);
-
-impl Drop for WakeReaderOnDrop<'_> {
-    fn drop(&mut self) {
-        let sender = self.0;
-        if !sender.is_idle()
-            && sender.queue.is_free()
-            && let Some(reader) = sender.reader.take()
-        {
-            // The task may be unwinding already.
-            guard("a waker", || reader.wake());
         }
     }
 }

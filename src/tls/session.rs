@@ -165,10 +165,6 @@ impl State {
         }
     }
 
-    pub(super) fn wants_write(&self) -> bool {
-        self.tls.wants_write()
-    }
-
     /// Appends the records that are ready to be sent.
     pub(super) fn take_records(&mut self, into: &mut Vec<u8>) {
         while self.tls.wants_write() {

@@ -217,7 +217,7 @@ impl<S: TlsTransport> TlsStream<S> {
 
     /// Receives more. Meanwhile it drives pending sends if no writer is active; a dropped writer wakes this reader.
     async fn receive(&self) -> io::Result<()> {
-        let _waiting = OnDrop(|| self.sender.clear_reader());
+        let _waiting = OnDrop(|| self.sender.reader.clear());
         let started = self.polled.receiving.take();
         let mut receiving = pin!(async {
             match started {
@@ -348,7 +348,7 @@ impl<S: TlsTransport> TlsStream<S> {
     /// Moves records from the session to the write buffer.
     pub(super) fn queue_records(&self) {
         self.session.with(|state| {
-            if state.wants_write() {
+            if state.tls.wants_write() {
                 self.sender.buffer.put_with(|waiting| state.take_records(waiting));
             }
         });

@@ -114,10 +114,6 @@ impl UnixStream {
         &self.bytes.owned
     }
 
-    pub(crate) fn bytes(&self) -> &ByteStream {
-        &self.bytes
-    }
-
     reading_methods!();
     writing_methods!();
 

@@ -57,7 +57,6 @@ fn with_capacity<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
         free_slots: Permits::new(capacity),
         senders: 1,
         receivers: 1,
-        is_closed: false,
     }));
     let sender = Sender { shared: shared.clone() };
     (sender, Receiver { shared })
@@ -71,7 +70,6 @@ struct State<T> {
     free_slots: Permits,
     senders: usize,
     receivers: usize,
-    is_closed: bool,
 }
 
 impl<T> State<T> {
@@ -83,9 +81,13 @@ impl<T> State<T> {
         &mut self.ready
     }
 
+    fn is_closed(&self) -> bool {
+        self.free_slots.is_closed()
+    }
+
     /// Requires a slot permit.
     fn push(&mut self, item: T) -> Result<(), SendError<T>> {
-        if self.is_closed {
+        if self.is_closed() {
             return Err(SendError(item));
         }
         self.items.push_back(item);
@@ -101,7 +103,6 @@ impl<T> State<T> {
 
     /// Nothing can be sent from now on. Items in the channel can still be received.
     fn close(&mut self) {
-        self.is_closed = true;
         self.ready.drain();
         self.free_slots.close();
     }
@@ -166,7 +167,7 @@ impl<T> Sender<T> {
 
     /// Whether the channel is closed or all receivers were dropped.
     pub fn is_closed(&self) -> bool {
-        self.shared.with(|state| state.is_closed)
+        self.shared.with(|state| state.is_closed())
     }
 
     /// The number of items, without those reserved for waiting receivers.
@@ -256,7 +257,7 @@ impl<T> Receiver<T> {
 
     /// Whether the channel is closed. It may still contain items.
     pub fn is_closed(&self) -> bool {
-        self.shared.with(|state| state.is_closed)
+        self.shared.with(|state| state.is_closed())
     }
 
     /// The number of items, without those reserved for waiting receivers.

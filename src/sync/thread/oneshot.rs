@@ -45,7 +45,7 @@ impl<T> OneshotSender<T> {
 
     /// Whether the receiver was dropped or has closed the channel.
     pub fn is_closed(&self) -> bool {
-        self.shared.with(|state| state.is_closed())
+        self.shared.with(|state| state.is_closed)
     }
 
     /// Waits until the receiver was dropped or has closed the channel. Dropping the future has no effect.
@@ -102,7 +102,7 @@ impl<T> Future for OneshotReceiver<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         assert!(
-            !self.waiting.state_cell.with(|state| state.is_taken()),
+            !self.waiting.state_cell.with(|state| state.is_taken),
             "OneshotReceiver polled after it returned its value"
         );
         Pin::new(&mut self.waiting).poll(cx)

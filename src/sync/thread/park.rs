@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
@@ -18,20 +18,17 @@ struct Parker {
 impl Parker {
     /// False if the deadline has passed.
     fn park(&self, deadline: Option<Instant>) -> bool {
-        let mut is_woken = self.is_woken.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut is_woken = self.is_woken.lock().unwrap_or_else(PoisonError::into_inner);
         while !*is_woken {
             is_woken = match deadline {
-                None => self
-                    .woken
-                    .wait(is_woken)
-                    .unwrap_or_else(|poisoned| poisoned.into_inner()),
+                None => self.woken.wait(is_woken).unwrap_or_else(PoisonError::into_inner),
                 Some(deadline) => {
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {
                         return false;
                     }
                     let waited = self.woken.wait_timeout(is_woken, left);
-                    waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0
+                    waited.unwrap_or_else(PoisonError::into_inner).0
                 }
             };
         }
@@ -42,7 +39,7 @@ impl Parker {
 
 impl Wake for Parker {
     fn wake(self: Arc<Self>) {
-        *self.is_woken.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = true;
+        *self.is_woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.woken.notify_one();
     }
 }
