@@ -465,19 +465,6 @@ impl LoopCore {
     }
 }
 
-impl std::fmt::Debug for LoopCore {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EventLoop")
-            .field("driver", &self.driver.borrow().describe().name)
-            .field("tasks", &self.tasks.len())
-            .field("ready", &self.ready.len())
-            .field("timers", &self.timers.borrow().live())
-            .field("in_flight", &self.ops.in_flight())
-            .field("closed", &self.closed.get())
-            .finish()
-    }
-}
-
 /// Stops the loop's virtual clock while it exists. A thread that works for the loop holds one and drops it after it has
 /// sent its result, so that the loop sees the result before time advances.
 pub(crate) struct ClockHold(Arc<Inbox<RemoteEvent>>);

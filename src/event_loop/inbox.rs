@@ -24,7 +24,8 @@ const NOTIFIED: u8 = 2;
 /// The inject queue of one loop, for items of type `T`.
 pub(crate) struct Inbox<T> {
     state: CacheAligned,
-    pending: Mutex<Pending<T>>,
+    /// The items not yet collected; `None` once the inbox is closed.
+    pending: Mutex<Option<Vec<T>>>,
     /// Holds a descriptor of the driver, so closing the loop takes it out: wakers and handles on other threads may live
     /// much longer. Locked during a notification, so that the descriptor is closed when `close` returns.
     notifier: Mutex<Option<Arc<dyn Notify>>>,
@@ -36,19 +37,11 @@ pub(crate) struct Inbox<T> {
 #[repr(align(128))]
 struct CacheAligned(AtomicU8);
 
-struct Pending<T> {
-    items: Vec<T>,
-    closed: bool,
-}
-
 impl<T> Inbox<T> {
     pub(crate) fn new(notifier: Arc<dyn Notify>) -> Inbox<T> {
         Inbox {
             state: CacheAligned(AtomicU8::new(AWAKE)),
-            pending: Mutex::new(Pending {
-                items: Vec::new(),
-                closed: false,
-            }),
+            pending: Mutex::new(Some(Vec::new())),
             notifier: Mutex::new(Some(notifier)),
             forks: sys::count_forks(),
         }
@@ -66,12 +59,9 @@ impl<T> Inbox<T> {
         if self.is_forked() {
             return Err(item);
         }
-        {
-            let mut pending = self.lock();
-            if pending.closed {
-                return Err(item);
-            }
-            pending.items.push(item);
+        match &mut *self.lock() {
+            Some(pending) => pending.push(item),
+            None => return Err(item),
         }
         if self.state.0.swap(NOTIFIED, SeqCst) == ASLEEP
             && let Some(notifier) = &*self.notifier()
@@ -83,7 +73,7 @@ impl<T> Inbox<T> {
 
     /// Whether the loop has closed or belongs to the parent process.
     pub(crate) fn is_closed(&self) -> bool {
-        self.is_forked() || self.lock().closed
+        self.is_forked() || self.lock().is_none()
     }
 
     /// Called before the loop sleeps. False if an item was sent since the last `collect`: then it must not sleep.
@@ -109,19 +99,17 @@ impl<T> Inbox<T> {
     pub(crate) fn collect(&self, items: &mut Vec<T>) {
         debug_assert!(items.is_empty());
         self.state.0.swap(AWAKE, SeqCst);
-        std::mem::swap(&mut self.lock().items, items);
+        if let Some(pending) = &mut *self.lock() {
+            std::mem::swap(pending, items);
+        }
     }
 
     /// Closes the inbox: later sends fail, and the driver's notifier is dropped. Returns the items not yet collected.
     pub(crate) fn close(&self) -> Vec<T> {
-        let items = {
-            let mut pending = self.lock();
-            pending.closed = true;
-            std::mem::take(&mut pending.items)
-        };
+        let items = self.lock().take();
         let notifier = self.notifier().take();
         drop(notifier);
-        items
+        items.unwrap_or_default()
     }
 
     fn notifier(&self) -> MutexGuard<'_, Option<Arc<dyn Notify>>> {
@@ -129,7 +117,7 @@ impl<T> Inbox<T> {
         self.notifier.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Pending<T>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Vec<T>>> {
         // Nothing that can panic runs under this lock, so the queue of a poisoned one is intact.
         self.pending.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }

@@ -228,7 +228,15 @@ impl EventLoop {
 
 impl fmt::Debug for EventLoop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.core.fmt(f)
+        let core = &self.core;
+        f.debug_struct("EventLoop")
+            .field("driver", &core.driver.borrow().describe().name)
+            .field("tasks", &core.tasks.len())
+            .field("ready", &core.ready.len())
+            .field("timers", &core.timers.borrow().live())
+            .field("in_flight", &core.ops.in_flight())
+            .field("closed", &core.closed.get())
+            .finish()
     }
 }
 

@@ -93,11 +93,13 @@ where
 #[must_use = "futures do nothing unless awaited"]
 pub struct Wait<F: Future> {
     future_set: FutureSet<F>,
-    is_enough: Box<dyn FnMut(&F::Output) -> bool>,
+    is_enough: Predicate<F::Output>,
     enough: bool,
     done: Vec<(usize, F::Output)>,
     deadline: Option<Sleep>,
 }
+
+type Predicate<T> = Box<dyn FnMut(&T) -> bool>;
 
 /// Outputs are not pinned, and the futures are boxed.
 impl<F: Future> Unpin for Wait<F> {}
