@@ -45,10 +45,12 @@ pub(crate) fn accept(fd: Fd) -> Option<OsResult> {
 /// Receives into one buffer.
 #[inline(always)]
 pub(crate) unsafe fn recv(fd: Fd, medium: Medium, ptr: *mut u8, len: usize) -> Option<OsResult> {
-    // SAFETY, for both: the caller's promise.
-    match medium {
-        Medium::Tcp | Medium::Unix => attempt(move || unsafe { libc::recv(fd, ptr.cast(), len, RECV_FLAGS) }),
-        Medium::Pipe => attempt(move || unsafe { pipe::read(fd, &IoVec { base: ptr, len }, 1) }),
+    // SAFETY: the caller's promise.
+    unsafe {
+        match medium {
+            Medium::Tcp | Medium::Unix => attempt(move || libc::recv(fd, ptr.cast(), len, RECV_FLAGS)),
+            Medium::Pipe => attempt(move || pipe::read(fd, &IoVec { base: ptr, len }, 1)),
+        }
     }
 }
 
@@ -67,10 +69,12 @@ pub(crate) unsafe fn recv_vectored(fd: Fd, medium: Medium, slices: *const IoVec,
 #[inline(always)]
 pub(crate) unsafe fn send(fd: Fd, medium: Medium, ptr: *const u8, len: usize) -> Option<OsResult> {
     let base = ptr.cast_mut();
-    // SAFETY, for both: the caller's promise.
-    match medium {
-        Medium::Tcp | Medium::Unix => attempt(move || unsafe { libc::send(fd, ptr.cast(), len, SEND_FLAGS) }),
-        Medium::Pipe => attempt(move || unsafe { pipe::write(fd, &IoVec { base, len }, 1) }),
+    // SAFETY: the caller's promise.
+    unsafe {
+        match medium {
+            Medium::Tcp | Medium::Unix => attempt(move || libc::send(fd, ptr.cast(), len, SEND_FLAGS)),
+            Medium::Pipe => attempt(move || pipe::write(fd, &IoVec { base, len }, 1)),
+        }
     }
 }
 
