@@ -140,11 +140,14 @@ impl BufferPool {
     ///
     /// [`lend`](BufferPool::lend) made the header for a buffer that is not used any more, and neither is the header.
     #[inline]
-    pub(crate) unsafe fn take_back(header: &BufferHeader) {
+    pub(crate) unsafe fn take_back(header: NonNull<BufferHeader>) {
+        // Not a reference parameter: the header may be freed with the pool before this returns.
+        // SAFETY: the header holds a count of the pool that it is part of.
+        let (pool, index) = unsafe { (header.as_ref().pool.get(), header.as_ref().index) };
         // SAFETY: `lend` made the pointer from an `Rc`, and the caller promises that this is done once.
-        let pool = unsafe { Rc::from_raw(header.pool.get()) };
+        let pool = unsafe { Rc::from_raw(pool) };
         // SAFETY: the caller's promise.
-        unsafe { pool.give_back(header.index) };
+        unsafe { pool.give_back(index) };
     }
 }
 

@@ -131,10 +131,10 @@ impl ManagedBuf {
 impl Drop for ManagedBuf {
     #[inline]
     fn drop(&mut self) {
-        match self.header() {
+        match self.header {
             None => {}
             // SAFETY: `from_pool` lent the buffer, and it is not used any more.
-            Some(header) if header.is_pooled() => unsafe { BufferPool::take_back(header) },
+            Some(header) if self.is_pooled() => unsafe { BufferPool::take_back(header) },
             Some(_) => drop(std::mem::take(self).into_heap_buffer()),
         }
     }
@@ -212,6 +212,21 @@ mod tests {
         assert!(pool.take().is_none());
         drop(buffer);
         assert_eq!(pool.take(), Some(index));
+    }
+
+    #[test]
+    fn a_buffer_outlives_its_pool_handle() {
+        let pool = BufferPool::new(1, 16).unwrap();
+        let (index, weak) = (pool.take().unwrap(), Rc::downgrade(&pool));
+        // SAFETY: the buffer was just taken, is written here, and is used by nothing else.
+        let buffer = unsafe {
+            pool.address(index).write_bytes(7, 16);
+            ManagedBuf::from_pool(&pool, index, 16)
+        };
+        drop(pool);
+        assert_eq!(*buffer, [7; 16]);
+        drop(buffer);
+        assert_eq!(weak.strong_count(), 0);
     }
 
     #[test]
