@@ -97,7 +97,7 @@ impl OpResult {
     /// The result of a managed receive that filled this buffer of the pool.
     #[inline]
     pub const fn with_buffer(self, index: u16) -> OpResult {
-        OpResult(self.0 | OpResult::BUFFER | (index as u64) << 48)
+        OpResult(self.0 & u32::MAX as u64 | OpResult::BUFFER | (index as u64) << 48)
     }
 
     /// The result and the flags of an io_uring completion.
@@ -152,4 +152,20 @@ pub struct Completion {
     pub id: OpId,
     /// The operation's result.
     pub result: OpResult,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::errno;
+
+    #[test]
+    fn a_result_names_the_last_buffer() {
+        let result = OpResult::new(Ok(7)).with_buffer(1).with_buffer(2);
+        assert_eq!((result.res(), result.buffer()), (Ok(7), Some(2)));
+        assert_eq!(result.received_in_pool(), Some((2, 7)));
+        let failed = OpResult::new(Err(errno::CANCELED)).with_buffer(3);
+        assert_eq!((failed.res(), failed.buffer()), (Err(errno::CANCELED), Some(3)));
+        assert_eq!(failed.received_in_pool(), None);
+    }
 }

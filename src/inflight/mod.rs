@@ -3,7 +3,7 @@
 //! | state | entered by | meaning |
 //! |---|---|---|
 //! | free | `release` | nothing uses the slot |
-//! | in flight | `start_op`, `restart_op` | the driver or a pool thread works on it and owns the payload and the scratch |
+//! | in flight | `start_op`, `RawOp::restart` | the driver or a pool thread works on it and owns the payload and the scratch |
 //! | done | `complete_one`, or at once when it is started | the result is stored; the future, the next read or `discard` takes the payload |
 //!
 //! Only a completion ends "in flight". If the future is dropped before, the operation is orphaned: it is cancelled, and

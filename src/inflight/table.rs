@@ -90,7 +90,8 @@ impl OpTable {
     /// Frees the slot of an operation that has completed. Its payload must be gone already.
     #[inline]
     pub(super) fn release(&self, slot: &OpSlot) {
-        debug_assert!(slot.state.get() == State::Done);
+        // Released twice, a slot would be its own successor in the free list, and two operations would share it.
+        assert!(slot.state.get() == State::Done);
         slot.state.set(State::Free);
         slot.id.set(slot.id.get().next());
         slot.flags.set(0);
