@@ -87,10 +87,10 @@ async fn relay<R: AsyncRead, W: AsyncWrite>(name: &str, reader: &mut R, writer: 
     result?;
     match writer.shutdown().await {
         // If the connection is already gone, its reader reports the error.
-        Err(error) if error.kind() != io::ErrorKind::NotConnected => {
-            let action = format_args!("{name}, shutting down after {copied} bytes");
-            Err(context(action, error))
-        }
+        Err(error) if error.kind() != io::ErrorKind::NotConnected => Err(context(
+            format_args!("{name}, shutting down after {copied} bytes"),
+            error,
+        )),
         _ => Ok(copied),
     }
 }

@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Write};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -365,7 +365,7 @@ fn a_dropped_read_loses_no_byte() {
                     turns(random.below(6)).await;
                 }
             });
-            read_with_drops(server, total, &AtomicUsize::new(0)).await;
+            read_with_drops(server, total, &Reads::default()).await;
             writer.await.unwrap();
         });
     });
@@ -379,8 +379,8 @@ fn a_dropped_read_loses_no_byte_of_another_thread() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (server, _) = listener.accept().unwrap();
-        let read = Arc::new(AtomicUsize::new(0));
-        let so_far = read.clone();
+        let reads = Arc::new(Reads::default());
+        let seen = reads.clone();
         let writer = std::thread::spawn(move || {
             let mut random = Random::new(5);
             let mut at = 0;
@@ -389,33 +389,38 @@ fn a_dropped_read_loses_no_byte_of_another_thread() {
                 let chunk: Vec<u8> = (at..end).map(byte_at).collect();
                 client.write_all(&chunk).unwrap();
                 at = end;
-                // Regularly waits until the reader has read everything, since only a waiting read is dropped. The
-                // reader may wait for more bytes than were sent, so this wait is short.
+                // Regularly waits until the reader has read everything and drops a read, or waits for more.
                 if random.below(8) == 0 {
-                    let begin = std::time::Instant::now();
-                    while so_far.load(Ordering::Relaxed) < at && begin.elapsed() < Duration::from_millis(1) {
+                    let before = seen.dropped.load(Ordering::Relaxed);
+                    while seen.dropped.load(Ordering::Relaxed) == before && !seen.is_patient.load(Ordering::Relaxed) {
                         std::thread::yield_now();
                     }
-                    std::thread::sleep(Duration::from_micros(50));
                 }
                 for _ in 0..random.below(2_000) {
                     std::hint::spin_loop();
                 }
             }
         });
-        case.run(async move { read_with_drops(TcpStream::from_std(server).unwrap(), total, &read).await });
+        case.run(async move { read_with_drops(TcpStream::from_std(server).unwrap(), total, &reads).await });
         writer.join().unwrap();
     });
 }
 
-/// Stores the number of bytes read in `read`.
-async fn read_with_drops(stream: TcpStream, total: usize, read: &AtomicUsize) {
+/// What [`read_with_drops`] is doing.
+#[derive(Default)]
+struct Reads {
+    dropped: AtomicUsize,
+    /// The present read is not dropped before bytes arrive.
+    is_patient: AtomicBool,
+}
+
+async fn read_with_drops(stream: TcpStream, total: usize, reads: &Reads) {
     let mut random = Random::new(6);
     let mut at = 0;
-    let mut dropped = 0;
     loop {
         let len = 1 + random.below(300) as usize;
         let patience = [0, 1, 2, 3, 1_000_000][random.below(5) as usize];
+        reads.is_patient.store(patience > 3, Ordering::Relaxed);
         let received = match random.below(4) {
             0 => give_up_after(patience, stream.read(Vec::with_capacity(len)))
                 .await
@@ -434,20 +439,20 @@ async fn read_with_drops(stream: TcpStream, total: usize, read: &AtomicUsize) {
             }
         };
         match received {
-            None => dropped += 1,
+            None => drop(reads.dropped.fetch_add(1, Ordering::Relaxed)),
             Some(Ok(bytes)) if bytes.is_empty() => break,
             Some(Ok(bytes)) => {
                 for byte in bytes {
                     assert_eq!(byte, byte_at(at), "at byte {at} of {total}");
                     at += 1;
                 }
-                read.store(at, Ordering::Relaxed);
             }
             // Too few bytes before EOF for this call: they are still to be read.
             Some(Err(error)) => assert_eq!(error.kind(), ErrorKind::UnexpectedEof),
         }
     }
     assert_eq!(at, total, "every byte exactly once");
+    let dropped = reads.dropped.load(Ordering::Relaxed);
     assert!(dropped > total / 10_000, "only {dropped} reads were dropped");
 }
 
