@@ -169,9 +169,15 @@ fn the_panic_of_a_dropped_groups_body_is_reported() {
             move |exception| reported.borrow_mut().push(exception.to_string())
         });
         let result = event_loop.run_until_complete(async {
+            let is_dropped = Rc::new(Cell::new(false));
+            let seen = is_dropped.clone();
             let slow_to_end = group(async |group| {
-                group.spawn(async {
-                    let cleanup = sleep(Duration::from_millis(200));
+                group.spawn(async move {
+                    let cleanup = async move {
+                        while !seen.get() {
+                            sleep(Duration::from_millis(1)).await;
+                        }
+                    };
                     on_cancel(SOON, cleanup).during(std::future::pending::<()>()).await;
                 });
                 turns(3).await;
@@ -179,9 +185,14 @@ fn the_panic_of_a_dropped_groups_body_is_reported() {
                     panic!("in the body");
                 }
             });
-            timeout(Duration::from_millis(20), slow_to_end).await.is_err()
+            let is_late = timeout(Duration::from_millis(20), slow_to_end).await.is_err();
+            is_dropped.set(true);
+            is_late
         });
-        assert!(result.expect("the loop runs"), "the child takes longer to clean up");
+        assert!(
+            result.expect("the loop runs"),
+            "the child cleans up until the group is dropped"
+        );
         drop(event_loop);
         let reported = reported.take();
         assert!(reported.iter().any(|line| line.contains("in the body")), "{reported:?}");
