@@ -89,8 +89,11 @@ mod on_drop;
 mod proactor;
 pub mod process;
 pub mod protocol;
+pub mod rand;
 mod reactor;
 pub mod signal;
+#[cfg(feature = "sim")]
+pub mod sim;
 pub mod sync;
 mod sys;
 pub mod task;

@@ -1,0 +1,619 @@
+//! The event log of a run: what happened, in order, with a rolling hash.
+//!
+//! Two runs with the same seed must record the same events. Comparing their hashes tells whether they did; comparing
+//! their checkpoints, one hash per [`CHECKPOINT`] records, tells where they parted. A record is four words, without
+//! addresses or texts, because it is written for each event of the simulation: a million per second. Rare events
+//! (crashes, cuts, the user's own notes) carry a text too.
+//!
+//! Only the last [`TAIL`] records are kept, unless [`LogMode`] asks for a part or all of them. Texts are kept to the same
+//! number.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::{self, Write as _};
+use std::io;
+
+use crate::event_loop::core::LoopCore;
+use crate::sim::rng::hash_text;
+
+/// Records per checkpoint.
+pub(crate) const CHECKPOINT: u64 = 1_024;
+
+/// Records that are kept by default.
+pub(crate) const TAIL: usize = 4_096;
+
+/// Which records are kept. The hash covers all of them in any case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) enum LogMode {
+    /// The last [`TAIL`].
+    #[default]
+    Tail,
+    /// Those with an index in `from..from + len`, with a description of the task that each belongs to.
+    Window { from: u64, len: u64 },
+    /// All.
+    All,
+}
+
+/// The kinds of events, with the meaning of the two words.
+///
+/// New kinds go to the end of their group; [`EventKind::parts`] says how to print them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u16)]
+pub(crate) enum EventKind {
+    // The loops.
+    /// A loop ran a turn: entries run, time that it took.
+    Turn,
+    /// An operation was started: its kind, its descriptor.
+    Start,
+    /// An operation completed: its kind, the result (a count, or minus the error code).
+    Complete,
+    /// A cancel was requested: the operation's kind, its descriptor.
+    Cancel,
+    /// A control call: its kind, its descriptor.
+    Control,
+    /// A timer or deadline of a loop: how late it is.
+    Wake,
+    /// Blocking work ran: its number, the virtual time that it took.
+    Job,
+    /// Random bytes were handed to the program: their number, their hash.
+    Entropy,
+
+    // The network.
+    Connect,
+    Accept,
+    Refuse,
+    Send,
+    Deliver,
+    Lose,
+    Duplicate,
+    Reset,
+    Finish,
+    LookUp,
+
+    // Files.
+    FileStart,
+    FileDone,
+    DiskFault,
+
+    // Faults and commands, with a text.
+    Fault,
+    Crash,
+    Restart,
+    Pause,
+    Resume,
+    Signal,
+    WallJump,
+    /// A legal but unusual answer of the driver: which, its parameter.
+    Quirk,
+    /// The program's or the test's own line.
+    Note,
+    /// `Sim::sometimes`.
+    Mark,
+}
+
+/// How a word of a record is printed.
+#[derive(Clone, Copy)]
+enum Word {
+    Unused,
+    Count(&'static str),
+    Signed(&'static str),
+    Hash(&'static str),
+    Host(&'static str),
+    Nanos(&'static str),
+    Op(&'static str),
+}
+
+impl EventKind {
+    fn parts(self) -> (&'static str, Word, Word) {
+        use Word::{Count, Hash, Host, Nanos, Op, Signed, Unused};
+        match self {
+            EventKind::Turn => ("turn", Count("entries"), Nanos("took")),
+            EventKind::Start => ("start", Op("op"), Signed("fd")),
+            EventKind::Complete => ("complete", Op("op"), Signed("result")),
+            EventKind::Cancel => ("cancel", Op("op"), Signed("fd")),
+            EventKind::Control => ("control", Op("call"), Signed("fd")),
+            EventKind::Wake => ("wake", Nanos("late"), Unused),
+            EventKind::Job => ("blocking job", Count("number"), Nanos("took")),
+            EventKind::Entropy => ("entropy", Count("bytes"), Hash("hash")),
+            EventKind::Connect => ("connect", Host("to"), Count("port")),
+            EventKind::Accept => ("accept", Host("from"), Count("port")),
+            EventKind::Refuse => ("refuse", Host("from"), Count("port")),
+            EventKind::Send => ("send", Host("to"), Count("bytes")),
+            EventKind::Deliver => ("deliver", Host("from"), Count("bytes")),
+            EventKind::Lose => ("lose", Host("to"), Count("bytes")),
+            EventKind::Duplicate => ("duplicate", Host("to"), Count("bytes")),
+            EventKind::Reset => ("reset", Host("to"), Signed("fd")),
+            EventKind::Finish => ("end of stream", Host("to"), Signed("fd")),
+            EventKind::LookUp => ("look up", Hash("name"), Signed("result")),
+            EventKind::FileStart => ("file start", Op("op"), Count("bytes")),
+            EventKind::FileDone => ("file done", Op("op"), Signed("result")),
+            EventKind::DiskFault => ("disk fault", Count("sector"), Signed("error")),
+            EventKind::Fault => ("fault", Unused, Unused),
+            EventKind::Crash => ("crash", Unused, Unused),
+            EventKind::Restart => ("restart", Unused, Unused),
+            EventKind::Pause => ("pause", Unused, Unused),
+            EventKind::Resume => ("resume", Unused, Unused),
+            EventKind::Signal => ("signal", Signed("number"), Unused),
+            EventKind::WallJump => ("wall clock jumps", Signed("by ns"), Unused),
+            EventKind::Quirk => ("quirk", Count("kind"), Count("value")),
+            EventKind::Note => ("note", Unused, Unused),
+            EventKind::Mark => ("mark", Unused, Unused),
+        }
+    }
+
+    /// What the kind is called in a timeline.
+    pub(crate) fn name(self) -> &'static str {
+        self.parts().0
+    }
+}
+
+/// One event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) at_ns: u64,
+    pub(crate) host: u16,
+    pub(crate) kind: EventKind,
+    /// The task that was running, or 0. Task numbers count up from 1 within a loop.
+    pub(crate) task: u32,
+    pub(crate) a: u64,
+    pub(crate) b: u64,
+}
+
+const _: () = assert!(size_of::<Record>() == 32);
+
+/// A text that belongs to a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Text {
+    index: u64,
+    text: String,
+}
+
+/// The log of one run: see the module.
+#[derive(Debug, Clone)]
+pub(crate) struct EventLog {
+    mode: LogMode,
+    hash: u64,
+    /// The number of records so far: the index of the next one.
+    len: u64,
+    /// With [`LogMode::Tail`] a ring: record `i` is at `i % TAIL`. Else the first is `first_kept`.
+    records: Vec<Record>,
+    checkpoints: Vec<u64>,
+    texts: VecDeque<Text>,
+    /// Names by number.
+    hosts: Vec<String>,
+    /// Names of operation and control kinds, for printing.
+    op_names: &'static [&'static str],
+    /// With [`LogMode::Window`]: name and spawn location of the tasks seen.
+    tasks: BTreeMap<(u16, u32), String>,
+}
+
+impl EventLog {
+    pub(crate) fn new(mode: LogMode) -> EventLog {
+        EventLog {
+            mode,
+            hash: 0x243f_6a88_85a3_08d3,
+            len: 0,
+            records: Vec::new(),
+            checkpoints: Vec::new(),
+            texts: VecDeque::new(),
+            hosts: Vec::new(),
+            op_names: &[],
+            tasks: BTreeMap::new(),
+        }
+    }
+
+    /// Gives a host its name in the timeline. Part of the hash.
+    pub(crate) fn name_host(&mut self, host: u16, name: &str) {
+        let index = usize::from(host);
+        if self.hosts.len() <= index {
+            self.hosts.resize(index + 1, String::new());
+        }
+        self.hosts[index] = name.to_owned();
+        self.absorb([u64::from(host), hash_text(name), 0, 0]);
+    }
+
+    /// The names of the numbers that `Start`, `Complete`, `Cancel`, `Control` and the file events have as first word.
+    pub(crate) fn name_ops(&mut self, names: &'static [&'static str]) {
+        self.op_names = names;
+    }
+
+    /// Appends an event, in the name of the task that is running.
+    #[inline]
+    pub(crate) fn record(&mut self, at_ns: u64, host: u16, kind: EventKind, a: u64, b: u64) {
+        let task = LoopCore::running_task();
+        self.append(Record {
+            at_ns,
+            host,
+            kind,
+            task: task.map_or(0, |task| task.id().0 as u32),
+            a,
+            b,
+        });
+        if let (LogMode::Window { .. }, Some(task)) = (self.mode, task) {
+            self.tasks
+                .entry((host, task.id().0 as u32))
+                .or_insert_with(|| task.describe());
+        }
+    }
+
+    #[inline]
+    fn append(&mut self, record: Record) {
+        let meta = u64::from(record.host) | u64::from(record.kind as u16) << 16 | u64::from(record.task) << 32;
+        self.absorb([record.at_ns, meta, record.a, record.b]);
+        let index = self.len;
+        self.len += 1;
+        if self.len.is_multiple_of(CHECKPOINT) {
+            self.checkpoints.push(self.hash);
+        }
+        match self.mode {
+            LogMode::Tail if self.records.len() == TAIL => self.records[index as usize % TAIL] = record,
+            LogMode::Tail | LogMode::All => self.records.push(record),
+            LogMode::Window { from, len } => {
+                if index >= from && index - from < len {
+                    self.records.push(record);
+                }
+            }
+        }
+    }
+
+    /// Appends an event with a text, for rare ones: crashes, cuts, the test's own notes.
+    pub(crate) fn note(&mut self, at_ns: u64, host: u16, kind: EventKind, text: impl Into<String>) {
+        let text = text.into();
+        let index = self.len;
+        self.record(at_ns, host, kind, hash_text(&text), 0);
+        if self.mode == LogMode::Tail && self.texts.len() == TAIL {
+            self.texts.pop_front();
+        }
+        self.texts.push_back(Text { index, text });
+    }
+
+    /// The description of the task of a record, if it was kept.
+    pub(crate) fn task(&self, record: &Record) -> Option<&str> {
+        self.tasks.get(&(record.host, record.task)).map(String::as_str)
+    }
+
+    /// The hash of everything recorded so far.
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// The number of records so far.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// The hash after each [`CHECKPOINT`] records.
+    pub(crate) fn checkpoints(&self) -> &[u64] {
+        &self.checkpoints
+    }
+
+    /// The records that are kept, oldest first, with their index.
+    pub(crate) fn records(&self) -> impl Iterator<Item = (u64, &Record)> {
+        let first = match self.mode {
+            LogMode::Tail => self.len - self.records.len() as u64,
+            LogMode::All => 0,
+            LogMode::Window { from, .. } => from,
+        };
+        let split = match self.mode {
+            LogMode::Tail if self.records.len() == TAIL => self.len as usize % TAIL,
+            _ => 0,
+        };
+        let (newer, older) = self.records.split_at(split);
+        (first..).zip(older.iter().chain(newer))
+    }
+
+    pub(crate) fn host_name(&self, host: u16) -> &str {
+        self.hosts.get(usize::from(host)).map_or("?", String::as_str)
+    }
+
+    /// Mixes one record into the hash: two 64 x 64 bit multiplications, each folded to 64 bits.
+    #[inline]
+    fn absorb(&mut self, words: [u64; 4]) {
+        let [a, b, c, d] = words;
+        let first = fold(self.hash ^ a ^ 0xa409_3822_299f_31d0, b ^ 0x082e_fa98_ec4e_6c89);
+        self.hash = fold(first ^ c ^ 0x4528_21e6_38d0_1377, d ^ 0xbe54_66cf_34e9_0c6c) ^ self.hash.rotate_left(29);
+    }
+}
+
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    product as u64 ^ (product >> 64) as u64
+}
+
+// Output.
+
+impl EventLog {
+    /// One line of the timeline, without the line's end.
+    pub(crate) fn line(&self, record: &Record, text: Option<&str>) -> String {
+        let mut line = String::new();
+        let _ = write!(
+            line,
+            "{:>14}  {:<8} ",
+            Seconds(record.at_ns),
+            self.host_name(record.host)
+        );
+        if record.task != 0 {
+            let _ = write!(line, "#{:<5} ", record.task);
+        } else {
+            line.push_str("       ");
+        }
+        self.write_event(&mut line, record, text);
+        line
+    }
+
+    fn write_event(&self, out: &mut String, record: &Record, text: Option<&str>) {
+        let (name, a, b) = record.kind.parts();
+        match text {
+            // The text of a note says it all.
+            Some(text) if record.kind == EventKind::Note => out.push_str(text),
+            Some(text) => {
+                let _ = write!(out, "{name}: {text}");
+            }
+            None => {
+                out.push_str(name);
+                self.write_word(out, a, record.a);
+                self.write_word(out, b, record.b);
+            }
+        }
+    }
+
+    fn write_word(&self, out: &mut String, word: Word, value: u64) {
+        let _ = match word {
+            Word::Unused => Ok(()),
+            Word::Count(label) => write!(out, " {label}={value}"),
+            Word::Signed(label) => write!(out, " {label}={}", value as i64),
+            Word::Hash(label) => write!(out, " {label}={value:016x}"),
+            Word::Host(label) => write!(out, " {label} {}", self.host_name(value as u16)),
+            Word::Nanos(label) => write!(out, " {label} {} us", value as f64 / 1_000.0),
+            Word::Op(label) => match self.op_names.get(value as usize) {
+                Some(name) => write!(out, " {name}"),
+                None => write!(out, " {label}={value}"),
+            },
+        };
+    }
+
+    /// The kept records with their texts, oldest first.
+    fn entries(&self) -> impl Iterator<Item = (u64, &Record, Option<&str>)> {
+        let mut texts = self.texts.iter().peekable();
+        self.records().map(move |(index, record)| {
+            while texts.next_if(|text| text.index < index).is_some() {}
+            let text = texts.next_if(|text| text.index == index);
+            (index, record, text.map(|text| text.text.as_str()))
+        })
+    }
+
+    /// The timeline of the kept records.
+    pub(crate) fn write_timeline(&self, out: &mut impl io::Write) -> io::Result<()> {
+        for (_, record, text) in self.entries() {
+            writeln!(out, "{}", self.line(record, text))?;
+        }
+        Ok(())
+    }
+
+    /// The last lines of the timeline that say something to a reader of a failure: events with a text, and the
+    /// network's and disk's. If there are none, the last of all.
+    pub(crate) fn last_lines(&self, count: usize) -> Vec<String> {
+        let mut lines: VecDeque<String> = VecDeque::new();
+        for told_only in [true, false] {
+            for (_, record, text) in self.entries() {
+                if told_only && text.is_none() {
+                    continue;
+                }
+                if lines.len() == count {
+                    lines.pop_front();
+                }
+                lines.push_back(self.line(record, text));
+            }
+            if !lines.is_empty() {
+                break;
+            }
+        }
+        lines.into()
+    }
+
+    /// The kept records as a trace for Perfetto or `chrome://tracing`: a process per host, a thread per task.
+    pub(crate) fn write_json(&self, out: &mut impl io::Write) -> io::Result<()> {
+        writeln!(out, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
+        for (number, name) in self.hosts.iter().enumerate() {
+            writeln!(
+                out,
+                "{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{number},\"args\":{{\"name\":{}}}}},",
+                Json(name)
+            )?;
+        }
+        for (index, record, text) in self.entries() {
+            let mut event = String::new();
+            self.write_event(&mut event, record, text);
+            let (phase, length) = match record.kind {
+                EventKind::Turn | EventKind::Job => ("X", record.b),
+                _ => ("i", 0),
+            };
+            write!(
+                out,
+                "{{\"name\":{},\"cat\":\"sim\",\"ph\":\"{phase}\",\"ts\":{},\"pid\":{},\"tid\":{}",
+                Json(record.kind.name()),
+                Micros(record.at_ns),
+                record.host,
+                record.task,
+            )?;
+            if phase == "X" {
+                write!(out, ",\"dur\":{}", Micros(length))?;
+            } else {
+                write!(out, ",\"s\":\"t\"")?;
+            }
+            writeln!(out, ",\"args\":{{\"event\":{},\"index\":{index}}}}},", Json(&event))?;
+        }
+        // The format forbids a comma after the last event.
+        writeln!(
+            out,
+            "{{\"ph\":\"M\",\"name\":\"trace\",\"pid\":0,\"args\":{{\"hash\":\"{:016x}\",\"events\":{}}}}}\n]}}",
+            self.hash, self.len
+        )
+    }
+}
+
+/// Nanoseconds, printed as seconds with six digits.
+pub(crate) struct Seconds(pub(crate) u64);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{}.{:06}", self.0 / 1_000_000_000, self.0 / 1_000 % 1_000_000))
+    }
+}
+
+/// Nanoseconds, printed as microseconds with three digits.
+struct Micros(u64);
+
+impl fmt::Display for Micros {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:03}", self.0 / 1_000, self.0 % 1_000)
+    }
+}
+
+/// A text as a JSON string.
+struct Json<'a>(&'a str);
+
+impl fmt::Display for Json<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_char('"')?;
+        for char in self.0.chars() {
+            match char {
+                '"' => f.write_str("\\\"")?,
+                '\\' => f.write_str("\\\\")?,
+                char if (char as u32) < 0x20 => write!(f, "\\u{:04x}", char as u32)?,
+                char => f.write_char(char)?,
+            }
+        }
+        f.write_char('"')
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fill(log: &mut EventLog, count: u64, odd_one: Option<u64>) {
+        log.name_host(0, "a");
+        log.name_host(1, "b");
+        for n in 0..count {
+            let b = if odd_one == Some(n) { 99 } else { 7 };
+            log.record(n * 1_500, (n % 2) as u16, EventKind::Send, 1, b);
+        }
+    }
+
+    #[test]
+    fn the_hash_depends_on_every_word_and_on_the_order() {
+        let hash = |records: &[(u64, u16, EventKind, u32, u64, u64)]| {
+            let mut log = EventLog::new(LogMode::Tail);
+            for &(at_ns, host, kind, task, a, b) in records {
+                log.append(Record {
+                    at_ns,
+                    host,
+                    kind,
+                    task,
+                    a,
+                    b,
+                });
+            }
+            log.hash()
+        };
+        let base = (5, 1, EventKind::Send, 2, 3, 4);
+        let variants = [
+            base,
+            (6, 1, EventKind::Send, 2, 3, 4),
+            (5, 2, EventKind::Send, 2, 3, 4),
+            (5, 1, EventKind::Deliver, 2, 3, 4),
+            (5, 1, EventKind::Send, 3, 3, 4),
+            (5, 1, EventKind::Send, 2, 4, 4),
+            (5, 1, EventKind::Send, 2, 3, 5),
+            (5, 1, EventKind::Send, 2, 4, 3),
+        ];
+        let hashes: std::collections::BTreeSet<u64> = variants.iter().map(|&record| hash(&[record])).collect();
+        assert_eq!(hashes.len(), variants.len());
+        assert_ne!(hash(&[variants[0], variants[1]]), hash(&[variants[1], variants[0]]));
+        assert_eq!(hash(&variants), hash(&variants));
+    }
+
+    #[test]
+    fn checkpoints_show_where_two_logs_part() {
+        let (mut one, mut two) = (EventLog::new(LogMode::Tail), EventLog::new(LogMode::Tail));
+        fill(&mut one, 5_000, None);
+        fill(&mut two, 5_000, Some(2_100));
+        assert_eq!(one.checkpoints().len(), 4);
+        assert_eq!(one.checkpoints()[..2], two.checkpoints()[..2]);
+        assert_ne!(one.checkpoints()[2], two.checkpoints()[2]);
+        assert_ne!(one.hash(), two.hash());
+    }
+
+    #[test]
+    fn the_tail_keeps_the_newest_in_order() {
+        for count in [3, TAIL as u64 - 1, TAIL as u64, TAIL as u64 + 1, 3 * TAIL as u64 + 17] {
+            let mut log = EventLog::new(LogMode::Tail);
+            fill(&mut log, count, None);
+            let kept: Vec<(u64, u64)> = log
+                .records()
+                .map(|(index, record)| (index, record.at_ns / 1_500))
+                .collect();
+            assert_eq!(kept.len() as u64, count.min(TAIL as u64));
+            assert_eq!(kept.last().unwrap().0, count - 1);
+            assert!(kept.iter().all(|(index, n)| index == n), "{count}");
+            assert!(kept.windows(2).all(|pair| pair[0].0 + 1 == pair[1].0));
+        }
+    }
+
+    #[test]
+    fn a_window_keeps_its_part_and_the_same_hash() {
+        let (mut tail, mut window) = (
+            EventLog::new(LogMode::Tail),
+            EventLog::new(LogMode::Window { from: 1_024, len: 10 }),
+        );
+        fill(&mut tail, 2_000, None);
+        fill(&mut window, 2_000, None);
+        assert_eq!(tail.hash(), window.hash());
+        let kept: Vec<u64> = window.records().map(|(index, _)| index).collect();
+        assert_eq!(kept, (1_024..1_034).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_timeline_reads_well() {
+        let mut log = EventLog::new(LogMode::All);
+        log.name_host(0, "sim");
+        log.name_host(1, "b");
+        log.name_ops(&["read", "write"]);
+        log.append(Record {
+            at_ns: 1_000_000,
+            host: 0,
+            kind: EventKind::Send,
+            task: 12,
+            a: 1,
+            b: 64,
+        });
+        log.record(1_500_000, 1, EventKind::Complete, 1, -104i64 as u64);
+        log.note(40_001_000_000, 1, EventKind::Crash, "power");
+        log.note(41_000_000_000, 0, EventKind::Note, "put 40 \"answered\"");
+        let mut text = Vec::new();
+        log.write_timeline(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(
+            text,
+            "      0.001000  sim      #12    send to b bytes=64\n\
+             \x20     0.001500  b               complete write result=-104\n\
+             \x20    40.001000  b               crash: power\n\
+             \x20    41.000000  sim             put 40 \"answered\"\n"
+        );
+        let last = log.last_lines(10);
+        assert_eq!(last.len(), 2);
+        assert!(last[0].ends_with("crash: power"));
+        let mut json = Vec::new();
+        log.write_json(&mut json).unwrap();
+        let json = String::from_utf8(json).unwrap();
+        assert!(
+            json.contains(r#""args":{"event":"put 40 \"answered\"","index":3}"#),
+            "{json}"
+        );
+        assert!(
+            json.contains(r#""name":"process_name","pid":1,"args":{"name":"b"}"#),
+            "{json}"
+        );
+        assert!(!json.contains(",\n]"), "{json}");
+    }
+}

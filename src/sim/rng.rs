@@ -1,0 +1,50 @@
+//! Independent random streams, one per purpose and name.
+//!
+//! A run draws from many streams (`tie`, `net/a>b`, `disk/a`, `clock/a`, `quirk/a`, `app/a`), each seeded by a hash of the
+//! run's seed and the stream's name. So one stream's draws do not shift another's: without the faults of one disk, the
+//! network behaves as before. Shrinking depends on this.
+
+pub(crate) use crate::rand::Rng;
+use crate::rand::mix;
+
+/// The random streams of one run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Streams {
+    seed: u64,
+}
+
+impl Streams {
+    pub(crate) fn new(seed: u64) -> Streams {
+        Streams { seed }
+    }
+
+    /// The stream with this name. Each call returns it from its beginning, so it is asked for once and kept.
+    pub(crate) fn stream(&self, name: &str) -> Rng {
+        Rng::from_seed(mix(mix(self.seed) ^ hash_text(name)))
+    }
+}
+
+/// A 64-bit hash of a text that is the same on every platform and in every version of Rust: FNV-1a.
+pub(crate) fn hash_text(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_depend_on_seed_and_name_alone() {
+        let streams = Streams::new(7);
+        let mut first = streams.stream("net/a>b");
+        let expected: Vec<u64> = (0..100).map(|_| first.next_u64()).collect();
+        let mut other = streams.stream("disk/a");
+        other.next_u64();
+        let mut again = streams.stream("net/a>b");
+        assert_eq!(expected, (0..100).map(|_| again.next_u64()).collect::<Vec<_>>());
+        assert_ne!(Streams::new(7).stream("net/a>b"), Streams::new(7).stream("net/b>a"));
+        assert_ne!(Streams::new(7).stream("net/a>b"), Streams::new(8).stream("net/a>b"));
+    }
+}
