@@ -50,6 +50,9 @@
 //! - **Embeddable.** The loop of a GUI or game watches one descriptor of this loop and runs a turn when it is readable:
 //!   see [`EventLoop::pollable`].
 //!
+//! The guide has one page per topic: start with the [first program](guide::first_program), or with what you know:
+//! [coming from tokio](guide::from_tokio), [coming from asyncio](guide::from_asyncio). [All pages](guide).
+//!
 //! # Features
 //!
 //! - `proactor` (default): the completion-based driver, io_uring on Linux, IOCP on Windows (experimental).
@@ -79,6 +82,8 @@ pub mod driver;
 mod error;
 mod event_loop;
 pub mod fs;
+#[cfg(any(doc, doctest))]
+pub mod guide;
 #[cfg(feature = "hyper")]
 pub mod hyper;
 mod inflight;
@@ -117,7 +122,7 @@ pub use sys::os_code;
 pub use task::promise::{Abandoned, Placeholder, Promise, promise};
 pub use task::{JoinError, JoinHandle, spawn};
 
-/// Compiles the README's first example as a doctest.
+/// Compiles the code of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}
