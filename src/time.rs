@@ -16,7 +16,7 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::timers::{Action, TimerId};
@@ -34,6 +34,26 @@ impl Instant {
     /// The time since this instant; zero if it is in the future.
     pub fn elapsed(self) -> Duration {
         Instant::now() - self
+    }
+}
+
+/// The time of day on the current loop's wall clock, which may be virtual; outside of a loop, [`SystemTime::now`].
+///
+/// Code that asks here instead of [`SystemTime::now`] is deterministic in a simulation. A wall clock can be set, so it may
+/// go back: measure durations with [`Instant`].
+///
+/// ```
+/// use std::time::UNIX_EPOCH;
+/// windlass::run(async {
+///     let now = windlass::time::wall_now();
+///     println!("{} s since 1970", now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs());
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn wall_now() -> SystemTime {
+    match LoopCore::try_current() {
+        Some(core) => core.driver.borrow().wall_clock(),
+        None => SystemTime::now(),
     }
 }
 

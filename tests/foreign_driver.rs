@@ -301,12 +301,19 @@ unsafe impl Driver for Toy {
 
     unsafe fn start(&mut self, id: OpId, op: &Op, _scratch: *mut Scratch) -> Start {
         match op {
-            // Delegated to a thread, which must not run it: the descriptor is not the kernel's.
-            Op::File(FileOp::Sync { .. }) => Start::Blocking,
-            _ => {
+            Op::Accept { .. }
+            | Op::Connect { .. }
+            | Op::Recv { .. }
+            | Op::RecvManaged { .. }
+            | Op::Send { .. }
+            | Op::RecvMessage { .. }
+            | Op::SendMessage { .. }
+            | Op::File(FileOp::Open { .. } | FileOp::Stat { .. }) => {
                 self.pending.push((id, op, false));
                 Start::Pending
             }
+            // Delegated to a thread. The loop refuses those on a descriptor, which is not the kernel's.
+            _ => Start::Blocking,
         }
     }
 

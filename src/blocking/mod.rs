@@ -18,7 +18,6 @@ mod handle;
 mod pool;
 
 use std::fmt;
-use std::io;
 
 pub use self::handle::BlockingHandle;
 use self::pool::Refusal;
@@ -56,20 +55,6 @@ where
     F: FnOnce() -> T + Send + 'static,
 {
     LoopCore::current("spawn_blocking").blocking.spawn(work)
-}
-
-/// Runs `work` on the loop's own pool. Dropping the future cancels `work` if it has not started.
-pub(crate) async fn off_loop<T: Send + 'static>(
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    struct CancelOnDrop<T>(BlockingHandle<T>);
-    impl<T> Drop for CancelOnDrop<T> {
-        fn drop(&mut self) {
-            self.0.cancel();
-        }
-    }
-    let mut job = CancelOnDrop(LoopCore::current("off_loop").files.spawn(work));
-    (&mut job.0).await?
 }
 
 /// Error of [`Pool::try_spawn`]: all threads are busy and the queue is full. Contains the closure.

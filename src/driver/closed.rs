@@ -2,17 +2,18 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use super::control::control;
 use super::{
-    Completion, Control, Description, Driver, DriverCounters, Fd, FdSpace, Notify, Op, OpId, OpResult, Reply, Scratch,
-    Start, Wait,
+    Completion, Control, Description, Driver, DriverCounters, Fd, FdSpace, Job, Notify, Op, OpId, OpResult, Reply,
+    Scratch, SignalSource, Start, Wait,
 };
 use crate::error::{LoopClosed, forked_error};
 use crate::sys::{self, Instant};
 
 /// Replaces the driver of a loop that has closed, or that belongs to the parent of a forked process. Descriptors that
-/// outlive the loop can still be closed; every other call is an error.
+/// outlive the loop can still be closed, and destructors can read the wall clock; every other call is an error.
 pub(crate) struct Closed {
     counters: DriverCounters,
     description: Description,
@@ -93,6 +94,31 @@ unsafe impl Driver for Closed {
             // The number is one of a driver that no longer exists: nothing is left to close.
             (None, false) => Ok(Reply::Done),
         }
+    }
+
+    fn offload(&mut self, job: Job) -> Result<(), Job> {
+        match &mut self.driver {
+            Some(driver) => driver.offload(job),
+            None => Err(job),
+        }
+    }
+
+    fn wall_clock(&self) -> SystemTime {
+        match &self.driver {
+            Some(driver) => driver.wall_clock(),
+            None => SystemTime::now(),
+        }
+    }
+
+    fn entropy(&mut self, bytes: &mut [u8]) {
+        match &mut self.driver {
+            Some(driver) => driver.entropy(bytes),
+            None => sys::entropy(bytes),
+        }
+    }
+
+    fn signals(&self) -> SignalSource {
+        SignalSource::None
     }
 
     unsafe fn start(&mut self, _id: OpId, _op: &Op, _scratch: *mut Scratch) -> Start {

@@ -17,6 +17,8 @@ pub enum Control<'a> {
     Socket { kind: SocketKind },
     /// Creates two sockets of this kind that are connected to each other. Returns [`Reply::Pair`].
     Pair { kind: SocketKind },
+    /// Creates a pipe. Returns [`Reply::Pair`]: the end to read from, then the end to write to.
+    Pipe,
     /// Binds a socket to the address `name`.
     Bind { fd: Fd, name: &'a Name },
     /// Makes a bound socket accept connections.
@@ -83,6 +85,9 @@ pub(crate) fn control(call: Control<'_>) -> io::Result<Reply> {
     match call {
         Control::Socket { kind } => return sys::new_socket(kind).map(Reply::Fd),
         Control::Pair { kind } => return sys::new_pair(kind).map(|(one, other)| Reply::Pair(one, other)),
+        Control::Pipe => {
+            return sys::pipe().map(|(reader, writer)| Reply::Pair(sys::from_std(reader), sys::from_std(writer)));
+        }
         Control::LocalName { fd } => return sys::local_name(fd).map(Reply::Name),
         Control::PeerName { fd } => return sys::peer_name(fd).map(Reply::Name),
         Control::PeerCredentials { fd } => return sys::credentials(fd).map(Reply::Credentials),

@@ -62,6 +62,7 @@ impl FileCall {
             | Op::RecvMessageManaged { .. }
             | Op::SendMessage { .. }
             | Op::Readiness { .. }
+            | Op::LookUp { .. }
             | Op::File(_) => return None,
         };
         let (direction, most) = match op {

@@ -41,6 +41,7 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 pub(crate) use self::closed::Closed;
 pub use self::completion::{Completion, OpId, OpResult};
@@ -54,15 +55,20 @@ pub(crate) use self::perform::perform_managed;
 pub use self::pool::BufferPool;
 pub use self::select::{Description, DriverChoice};
 pub(crate) use self::settings::Settings;
-use crate::sys::Instant;
-pub use crate::sys::{Credentials, Fd, IoVec, Message, Name, OsResult, PathChar, SocketKind, SocketOption, Stat};
+use crate::sys::{self, Instant};
+pub use crate::sys::{
+    CopyResult, Credentials, DirItem, DirList, Fd, IoVec, LookUp, LookUpResult, Message, Name, OsResult, PathChar,
+    SocketKind, SocketOption, Stat,
+};
 
 /// Starts operations for the loop and reports their completions.
 ///
 /// # Not yet stable
 ///
 /// Operations, control calls and methods will be added and changed in minor versions. A driver should match on [`Op`]
-/// and [`Control`] with a last arm that fails with `EOPNOTSUPP`.
+/// with a last arm that answers [`Start::Blocking`], and on [`Control`] with one that fails with `EOPNOTSUPP`.
+/// `Blocking` is safe for every operation: a thread carries it out with system calls, and the loop refuses the
+/// operation if these would take the driver's descriptors for the kernel's (see [`FdSpace::Own`]).
 ///
 /// # Operations
 ///
@@ -143,6 +149,41 @@ pub unsafe trait Driver {
     /// Whether [`attempt`](Driver::attempt) may succeed also when other operations are about to be started.
     fn tries_first(&self) -> bool {
         false
+    }
+
+    /// Takes over a job that would otherwise run on a thread: of [`spawn_blocking`](crate::spawn_blocking), of a
+    /// [`Pool`](crate::blocking::Pool) that this loop uses, or an operation that the driver answered with
+    /// [`Start::Blocking`]. A driver that simulates time runs jobs itself, after a delay of its choice. The default
+    /// returns the job, and a thread runs it.
+    ///
+    /// - A driver takes every job or none: after a refusal the loop does not ask again.
+    /// - It runs a job once, on the loop's thread and outside of every call of the loop into the driver: the job takes
+    ///   locks and wakes tasks. [`poll`](Driver::poll) is such a call. No event loop may be entered meanwhile.
+    /// - A job does not unwind. Dropping one cancels its work.
+    /// - The clock is not held for a job that was taken, so virtual time passes until the driver runs it.
+    /// - A pool gives out at most as many jobs at a time as it may have threads, and queues the others. A job that the
+    ///   program cancels meanwhile stays with the driver, and does nothing.
+    fn offload(&mut self, job: Job) -> Result<(), Job> {
+        Err(job)
+    }
+
+    /// Reads the wall clock, for [`time::wall_now`](crate::time::wall_now). It can be set, and so go back. A driver with
+    /// a virtual clock may have a virtual wall clock, too.
+    fn wall_clock(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
+    /// Fills `bytes` with random numbers. The default asks the OS; a simulation derives them from its seed.
+    fn entropy(&mut self, bytes: &mut [u8]) {
+        sys::entropy(bytes);
+    }
+
+    /// Where the loop's signals come from. The answer never changes. By default a driver with a virtual clock has none.
+    fn signals(&self) -> SignalSource {
+        match self.has_virtual_clock() {
+            true => SignalSource::None,
+            false => SignalSource::Process,
+        }
     }
 
     /// Makes a call that never blocks: creates, binds, configures or closes descriptors.
@@ -226,6 +267,21 @@ pub unsafe trait Driver {
     }
 }
 
+/// A job that a driver may run instead of a thread: see [`Driver::offload`].
+pub type Job = Box<dyn FnOnce() + Send>;
+
+/// Where the signals of a loop come from: see [`Driver::signals`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SignalSource {
+    /// The process: the loop installs signal handlers, and the driver waits for the readiness of a kernel descriptor.
+    Process,
+    /// The driver: the loop installs no handlers, and the process's signals do not reach it.
+    Driver,
+    /// There are none: listening to a signal is an error.
+    None,
+}
+
 /// Which numbers a driver uses as descriptors: see [`Driver::fd_space`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FdSpace {
@@ -234,7 +290,7 @@ pub enum FdSpace {
     Kernel,
     /// The driver's own numbers: no value is a kernel descriptor. The loop refuses to adopt kernel descriptors on such
     /// a driver, and gives no operation on a descriptor to a thread: if the driver answers [`Start::Blocking`] to one,
-    /// or to an open, the operation fails with `EOPNOTSUPP`.
+    /// or to an open, the operation fails with `EOPNOTSUPP`. Lookups and operations on paths may run on threads.
     Own,
     /// Numbers from [`FIRST_OWN`](FdSpace::FIRST_OWN) on are the driver's own and the others the kernel's, as with the
     /// null driver. Threads may open files for such a driver; it closes them with a system call.

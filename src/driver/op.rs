@@ -6,7 +6,7 @@
 //! needs one, because the enum is `non_exhaustive`.
 
 pub use crate::sys::{CURRENT, Direction, FileOp, Medium};
-use crate::sys::{Fd, IoVec, Message, Name};
+use crate::sys::{Fd, IoVec, LookUp, LookUpResult, Message, Name};
 
 /// One operation.
 ///
@@ -78,6 +78,11 @@ pub enum Op {
     /// Waits until a descriptor, of any kind that can be waited for, is readable or writable, or has an error or
     /// hang-up; transfers no bytes. Its result is 0, from the next poll at the earliest.
     Readiness { fd: Fd, direction: Direction },
+    /// Looks a host's name up. Its result is 0, and `out` is the addresses or the resolver's error.
+    LookUp {
+        query: *const LookUp,
+        out: *mut LookUpResult,
+    },
     /// An operation on a file or a path.
     File(FileOp),
 }
@@ -112,11 +117,13 @@ impl Op {
             Op::RecvMessageManaged { .. } => "recv_message_managed",
             Op::SendMessage { .. } => "send_message",
             Op::Readiness { .. } => "readiness",
+            Op::LookUp { .. } => "look_up",
             Op::File(op) => op.name(),
         }
     }
 
-    /// The descriptor that the operation is for; `None` if it names a file by its path.
+    /// The descriptor that the operation is for; `None` if it names a file by its path or looks
+    /// up a host's name.
     pub fn fd(&self) -> Option<Fd> {
         match self {
             Op::File(op) => op.fd(),
@@ -139,11 +146,13 @@ impl Op {
             | Op::RecvMessageManaged { .. }
             | Op::SendMessage { .. }
             | Op::Readiness { .. }
+            | Op::LookUp { .. }
             | Op::File(_) => None,
         }
     }
 
-    /// The descriptor whose readiness the operation waits for, and the direction; `None` for a file operation.
+    /// The descriptor whose readiness the operation waits for, and the direction; `None` for a lookup or a file
+    /// operation.
     pub fn waits_for(&self) -> Option<(Fd, Direction)> {
         match *self {
             Op::Accept { fd }
@@ -156,7 +165,7 @@ impl Op {
                 Some((fd, Direction::Write))
             }
             Op::Readiness { fd, direction } => Some((fd, direction)),
-            Op::File(_) => None,
+            Op::LookUp { .. } | Op::File(_) => None,
         }
     }
 }

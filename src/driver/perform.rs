@@ -5,7 +5,7 @@ use super::{CURRENT, FileOp, Medium, Op};
 use super::{DriverCounters, OpResult, pool::ProvidedPool};
 use crate::sys::{self, OsResult, errno, files};
 
-/// Carries an operation out; `None` if it would block. File operations block until they are done.
+/// Carries an operation out; `None` if it would block. Lookups and file operations block until they are done.
 ///
 /// # Safety
 ///
@@ -39,6 +39,10 @@ pub(crate) unsafe fn perform(op: &Op) -> Option<OsResult> {
                 sys::send_message(fd, message).or(at_once.then_some(Err(errno::AGAIN)))
             }
             Op::Readiness { fd, direction } => sys::ready(fd, direction),
+            Op::LookUp { query, out } => {
+                *out = sys::look_up(&*query);
+                Some(Ok(0))
+            }
             Op::File(op) => files::perform(op),
         }
     }

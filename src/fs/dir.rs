@@ -1,18 +1,18 @@
 //! Listing directories.
 
-use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fmt;
+use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
 
 use super::metadata::{FileType, Metadata, symlink_metadata};
-use super::{at, blocking};
-use crate::blocking::BlockingHandle;
+use super::{at, run_op};
+use crate::driver::op::{FileOp, Op};
 use crate::event_loop::core::LoopCore;
-
-/// The number of entries that a pool thread fetches at once.
-const BATCH: usize = 256;
+use crate::sys::{self, DirList, KernelPath};
 
 /// Lists the entries of a directory.
 ///
@@ -29,61 +29,64 @@ const BATCH: usize = 256;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub async fn read_dir(path: impl AsRef<Path>) -> io::Result<ReadDir> {
-    let path = path.as_ref().to_owned();
-    let entries = blocking("read directory", path.clone(), |path| std::fs::read_dir(path)).await?;
+    let path = path.as_ref();
+    let first = async { fetch(sys::path_for_kernel(path)?, DirList::new()).await };
+    let list = first.await.map_err(at("read directory", path))?;
     Ok(ReadDir {
-        path,
-        entries: Some(entries),
-        fetched: VecDeque::new(),
+        path: path.into(),
+        list: Some(list),
         fetching: None,
     })
 }
 
 /// The entries of a directory in unspecified order, without `.` and `..`.
 pub struct ReadDir {
-    path: PathBuf,
-    /// `None` while a pool thread uses it, and after the end.
-    entries: Option<std::fs::ReadDir>,
-    fetched: VecDeque<io::Result<DirEntry>>,
+    path: Arc<Path>,
+    /// `None` while an operation uses it, and after an error.
+    list: Option<DirList>,
     /// Stored here, so that a dropped `next_entry` loses nothing.
-    fetching: Option<BlockingHandle<Batch>>,
+    fetching: Option<Pin<Box<dyn Future<Output = io::Result<DirList>>>>>,
 }
-
-/// The fetched entries, and the rest of the directory if there is more.
-type Batch = (VecDeque<io::Result<DirEntry>>, Option<std::fs::ReadDir>);
 
 impl ReadDir {
     /// Returns the next entry, or `None` at the end. Dropping the future loses no entry.
     pub async fn next_entry(&mut self) -> io::Result<Option<DirEntry>> {
         loop {
-            if let Some(entry) = self.fetched.pop_front() {
-                return entry.map(Some).map_err(at("read directory", &self.path));
-            }
-            if self.fetching.is_none() {
-                let Some(entries) = self.entries.take() else {
-                    return Ok(None);
-                };
-                let files = &LoopCore::current("next_entry").files;
-                self.fetching = Some(files.spawn(move || fetch(entries)));
-            }
             if let Some(fetching) = &mut self.fetching {
-                let batch = fetching.await;
+                let fetched = fetching.await;
                 self.fetching = None;
-                (self.fetched, self.entries) = batch.map_err(|error| at("read directory", &self.path)(error.into()))?;
+                self.list = Some(fetched.map_err(at("read directory", &self.path))?);
+            }
+            let Some(list) = &mut self.list else {
+                return Ok(None);
+            };
+            if let Some(item) = list.items.pop_front() {
+                return Ok(Some(DirEntry {
+                    dir: self.path.clone(),
+                    file_type: (item.kind != 0).then(|| FileType::from_mode(item.kind)),
+                    name: item.name,
+                }));
+            }
+            if list.is_complete {
+                return Ok(None);
+            }
+            let path = sys::path_for_kernel(&self.path)?;
+            if let Some(list) = self.list.take() {
+                self.fetching = Some(Box::pin(fetch(path, list)));
             }
         }
     }
 }
 
-fn fetch(mut entries: std::fs::ReadDir) -> Batch {
-    let to_entry = |entry: std::fs::DirEntry| DirEntry {
-        // Most file systems return the type with the name; for the others this makes a system call, on the pool thread.
-        file_type: entry.file_type().ok().map(FileType::from_std),
-        entry,
+/// Runs one operation, which appends the next entries to the list.
+async fn fetch(path: KernelPath, list: DirList) -> io::Result<DirList> {
+    let core = LoopCore::current("read_dir").rc();
+    let plan = |(path, list): &mut (KernelPath, DirList)| {
+        let path = path.as_ptr();
+        Op::File(FileOp::ReadDir { path, list })
     };
-    let fetched: VecDeque<_> = entries.by_ref().take(BATCH).map(|entry| entry.map(to_entry)).collect();
-    let more = fetched.len() == BATCH;
-    (fetched, more.then_some(entries))
+    let (_, (_, list)) = run_op(&core, (path, list), plan).await?;
+    Ok(list)
 }
 
 impl fmt::Debug for ReadDir {
@@ -96,19 +99,21 @@ impl fmt::Debug for ReadDir {
 
 /// One entry of a directory.
 pub struct DirEntry {
-    entry: std::fs::DirEntry,
+    /// The directory.
+    dir: Arc<Path>,
+    name: OsString,
     file_type: Option<FileType>,
 }
 
 impl DirEntry {
     /// The path of the directory joined with the name of the entry.
     pub fn path(&self) -> PathBuf {
-        self.entry.path()
+        self.dir.join(&self.name)
     }
 
     /// The name of the entry.
     pub fn file_name(&self) -> OsString {
-        self.entry.file_name()
+        self.name.clone()
     }
 
     /// The type of the entry; symbolic links are not followed.

@@ -60,12 +60,6 @@ pub struct File {
     pub(super) direct: bool,
 }
 
-/// The error for a file that became shorter while it was read.
-pub(super) fn shrank(before: u64, now: u64) -> io::Error {
-    let message = format!("the file shrank from {before} to {now} bytes while it was being read");
-    io::Error::new(io::ErrorKind::UnexpectedEof, message)
-}
-
 impl File {
     /// Opens a file for reading.
     pub async fn open(path: impl AsRef<Path>) -> io::Result<File> {
@@ -165,7 +159,7 @@ impl File {
     pub(super) async fn check_len(&self, before: u64) -> io::Result<()> {
         let now = self.metadata().await?.len();
         match now < before {
-            true => Err(self.explain("read", shrank(before, now))),
+            true => Err(self.explain("read", sys::shrank(before, now))),
             false => Ok(()),
         }
     }
@@ -471,6 +465,13 @@ impl File {
         let descriptor = self.owned.descriptor.clone();
         let asked = of_file(self.core(), descriptor, self.fd()).await;
         asked.map_err(|error| self.explain("metadata of", error))
+    }
+
+    /// Sets the permissions of the file.
+    pub async fn set_permissions(&self, permissions: std::fs::Permissions) -> io::Result<()> {
+        let (fd, path, mode) = (self.fd(), std::ptr::null(), sys::mode_of(&permissions));
+        let op = Op::File(FileOp::SetMode { fd, path, mode });
+        self.run("set permissions of", op).await
     }
 
     /// Truncates the file, or extends it with zeroes. The position does not change.

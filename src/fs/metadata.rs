@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use super::{at, run_op};
 use crate::driver::op::{FileOp, Op};
 use crate::event_loop::core::LoopCore;
-use crate::sys::{self, Fd, PathChar, Stat, kind, kind_of};
+use crate::sys::{self, Fd, PathChar, Stat, kind};
 
 /// Returns the metadata of a file or directory; follows symbolic links.
 pub async fn metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
@@ -58,7 +58,7 @@ pub struct Metadata(Stat);
 impl Metadata {
     /// The type of the file.
     pub fn file_type(&self) -> FileType {
-        FileType(self.0.mode() & kind::MASK)
+        FileType::from_mode(self.0.mode())
     }
 
     /// Whether it is a directory.
@@ -169,8 +169,9 @@ impl fmt::Debug for Metadata {
 pub struct FileType(u32);
 
 impl FileType {
-    pub(super) fn from_std(file_type: std::fs::FileType) -> FileType {
-        FileType(kind_of(file_type))
+    /// The type in the bits of a mode.
+    pub(super) fn from_mode(mode: u32) -> FileType {
+        FileType(mode & kind::MASK)
     }
 
     fn is(self, kind: u32) -> bool {

@@ -20,6 +20,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+mod compose;
 mod dir;
 mod file;
 mod metadata;
@@ -29,7 +30,6 @@ mod scan;
 mod traits;
 
 use std::fmt;
-use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -39,7 +39,6 @@ pub use self::metadata::{FileType, Metadata, metadata, symlink_metadata};
 pub use self::options::OpenOptions;
 pub use self::reader::Reader;
 pub use self::scan::{Chunk, Scan};
-use crate::blocking::off_loop;
 use crate::driver::op::{FileOp, Op};
 use crate::error::from_code;
 use crate::event_loop::core::LoopCore;
@@ -90,13 +89,19 @@ async fn on_paths(
     call.await.map(drop).map_err(between(action, from, to))
 }
 
-/// Runs a blocking call on the thread pool.
-fn blocking<T: Send + 'static>(
-    action: &'static str,
-    path: PathBuf,
-    call: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
-) -> impl Future<Output = io::Result<T>> {
-    off_loop(move || call(&path).map_err(at(action, &path)))
+/// Runs an operation on one path that returns another path.
+async fn to_path(
+    action: &str,
+    path: &Path,
+    plan: impl FnOnce(*const sys::PathChar, *mut PathBuf) -> Op,
+) -> io::Result<PathBuf> {
+    let call = async {
+        let core = LoopCore::current(action).rc();
+        let payload = (sys::path_for_kernel(path)?, PathBuf::new());
+        run_op(&core, payload, |(path, out)| plan(path.as_ptr(), out)).await
+    };
+    let (_, (_, found)) = call.await.map_err(at(action, path))?;
+    Ok(found)
 }
 
 /// Reads a whole file.
@@ -129,23 +134,29 @@ pub async fn write(path: impl AsRef<Path>, contents: impl IoBuf) -> io::Result<(
 /// If the source shrinks during the copy, the error is [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) and the copy is
 /// incomplete. If it grows, the new bytes may be included.
 pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u64> {
-    let (from, to) = (from.as_ref().to_owned(), to.as_ref().to_owned());
-    off_loop(move || copy_whole(&from, &to).map_err(between("copy", &from, &to))).await
+    let (from, to) = (from.as_ref(), to.as_ref());
+    let copied = match copy_whole(from, to).await {
+        Err(error) if is_unsupported(&error) => compose::copy(from, to).await,
+        copied => copied,
+    };
+    copied.map_err(between("copy", from, to))
 }
 
-fn copy_whole(from: &Path, to: &Path) -> io::Result<u64> {
-    // Kept open, so that the lengths before and after the copy are of the same file.
-    let source = std::fs::File::open(from)?;
-    let before = source.metadata()?.len();
-    let count = std::fs::copy(from, to)?;
-    if count < before {
-        let now = source.metadata()?.len();
-        // Copying a file onto itself truncates it first: std returns 0 for that, not an error.
-        if now < before && std::fs::canonicalize(from)? != std::fs::canonicalize(to)? {
-            return Err(file::shrank(before, now));
-        }
-    }
-    Ok(count)
+async fn copy_whole(from: &Path, to: &Path) -> io::Result<u64> {
+    let core = LoopCore::current("copy").rc();
+    let out: sys::CopyResult = Ok(0);
+    let payload = (sys::path_for_kernel(from)?, sys::path_for_kernel(to)?, out);
+    let plan = |(from, to, out): &mut (sys::KernelPath, sys::KernelPath, sys::CopyResult)| {
+        let (from, to) = (from.as_ptr(), to.as_ptr());
+        Op::File(FileOp::Copy { from, to, out })
+    };
+    let (_, (_, _, copied)) = run_op(&core, payload, plan).await?;
+    copied
+}
+
+/// Whether the driver leaves an operation to be composed of others.
+fn is_unsupported(error: &io::Error) -> bool {
+    sys::os_code(error) == Some(sys::errno::NOT_SUPPORTED)
 }
 
 /// Renames a file or directory, replacing an existing file.
@@ -168,24 +179,21 @@ pub async fn symlink(original: impl AsRef<Path>, link: impl AsRef<Path>) -> io::
 
 /// Returns the target of a symbolic link.
 pub async fn read_link(path: impl AsRef<Path>) -> io::Result<PathBuf> {
-    blocking("read link", path.as_ref().to_owned(), |path| std::fs::read_link(path)).await
+    let plan = |path, out| Op::File(FileOp::ReadLink { path, out });
+    to_path("read link", path.as_ref(), plan).await
 }
 
 /// Returns the absolute path with all symbolic links resolved.
 pub async fn canonicalize(path: impl AsRef<Path>) -> io::Result<PathBuf> {
-    blocking("canonicalize", path.as_ref().to_owned(), |path| {
-        std::fs::canonicalize(path)
-    })
-    .await
+    let plan = |path, out| Op::File(FileOp::RealPath { path, out });
+    to_path("canonicalize", path.as_ref(), plan).await
 }
 
 /// Sets the permissions of a file or directory.
 pub async fn set_permissions(path: impl AsRef<Path>, permissions: std::fs::Permissions) -> io::Result<()> {
-    let path = path.as_ref().to_owned();
-    blocking("set permissions of", path, move |path| {
-        std::fs::set_permissions(path, permissions)
-    })
-    .await
+    let mode = sys::mode_of(&permissions);
+    let plan = |path| Op::File(FileOp::SetMode { fd: -1, path, mode });
+    on_path("set permissions of", path.as_ref(), plan).await
 }
 
 /// Removes a file.
@@ -203,8 +211,12 @@ pub async fn remove_dir(path: impl AsRef<Path>) -> io::Result<()> {
 /// Removes a directory and its contents. Symbolic links are removed and never followed, even if another process
 /// replaces directories with links in the meantime.
 pub async fn remove_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
-    let path = path.as_ref().to_owned();
-    blocking("remove directory", path, |path| std::fs::remove_dir_all(path)).await
+    let path = path.as_ref();
+    let plan = |path| Op::File(FileOp::RemoveAll { path });
+    match on_path("remove directory", path, plan).await {
+        Err(error) if is_unsupported(&error) => compose::remove_all(path).await,
+        removed => removed,
+    }
 }
 
 /// Creates a directory.

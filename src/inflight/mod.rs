@@ -361,6 +361,7 @@ impl LoopCore {
             | Op::SendMessage { .. }
             | Op::SendVectored { .. }
             | Op::Readiness { .. }
+            | Op::LookUp { .. }
             | Op::File(_) => salvage.error = None,
         }
         self.discard(id);

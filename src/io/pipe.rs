@@ -1,6 +1,6 @@
 //! Unidirectional pipes, within a process or between processes.
 //!
-//! These are kernel pipes in non-blocking mode. Each end has its own file status flags, so a process at the other end
+//! On the kernel's drivers these are kernel pipes in non-blocking mode. Each end has its own file status flags, so a process at the other end
 //! is not affected. As on a socket, the next read returns the bytes of a dropped one.
 //!
 //! ```
@@ -17,10 +17,12 @@ use std::fmt;
 use std::io;
 
 use crate::driver::op::Medium;
+use crate::driver::{Control, Reply};
+use crate::event_loop::core::LoopCore;
 use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::inflight::stream::{ByteStream, reading_methods, writing_methods};
 use crate::io::{AsyncWrite, delegate_write, impl_async_read};
-use crate::sys::{self, Foreign};
+use crate::sys::Foreign;
 
 /// Creates a pipe.
 ///
@@ -41,8 +43,13 @@ use crate::sys::{self, Foreign};
 /// Outside a loop.
 #[track_caller]
 pub fn pipe() -> io::Result<(Sender, Receiver)> {
-    let (reader, writer) = sys::pipe()?;
-    Ok((Sender::adopt(writer)?, Receiver::adopt(reader)?))
+    let core = LoopCore::current("pipe").rc();
+    let Reply::Pair(reader, writer) = core.control(Control::Pipe)? else {
+        return Err(io::Error::other("the driver made no pipe"));
+    };
+    let end = |fd| ByteStream::new(OwnedDescriptor::new(core.clone(), fd), Medium::Pipe);
+    let (receiver, sender) = (Receiver { bytes: end(reader) }, Sender { bytes: end(writer) });
+    Ok((sender, receiver))
 }
 
 /// The read end of a pipe: see [`pipe`].

@@ -4,8 +4,12 @@ use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-use crate::blocking::off_loop;
-use crate::sys::context;
+use crate::driver::op::Op;
+use crate::error::from_code;
+use crate::event_loop::core::LoopCore;
+use crate::inflight::queue::IoQueue;
+use crate::inflight::{OnOrphan, OpFuture};
+use crate::sys::{LookUp, LookUpResult, context};
 
 /// Socket addresses, or a name that resolves to them: `"127.0.0.1:80"`, `("::1", 80)`, `"localhost:80"`, a
 /// `SocketAddr`.
@@ -91,7 +95,7 @@ impl ToSocketAddrs for (&str, u16) {
     async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         match self.literal_addr() {
             Some(addr) => Ok(vec![addr]),
-            None => look_up((self.0.to_owned(), self.1)).await,
+            None => look_up(self.0, self.1).await,
         }
     }
     fn describe(&self) -> String {
@@ -123,16 +127,14 @@ impl ToSocketAddrs for str {
         if let Some(addr) = self.literal_addr() {
             return Ok(vec![addr]);
         }
-        let has_port = self
-            .rsplit_once(':')
-            .is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-        if !has_port {
+        let parts = self.rsplit_once(':');
+        let Some((host, port)) = parts.and_then(|(host, port)| Some((host, port.parse().ok()?))) else {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 "an address needs a port, as in \"127.0.0.1:80\" or \"localhost:80\"",
             ));
-        }
-        look_up(self.to_owned()).await
+        };
+        look_up(host, port).await
     }
     fn describe(&self) -> String {
         self.to_owned()
@@ -185,9 +187,18 @@ pub(crate) async fn try_each<T>(
     result.map_err(|error| context(format_args!("{action} {}", name.describe()), error))
 }
 
-/// `getaddrinfo` blocks, so it runs on the thread pool.
-async fn look_up(name: impl std::net::ToSocketAddrs + Send + 'static) -> io::Result<Vec<SocketAddr>> {
-    off_loop(move || Ok(name.to_socket_addrs()?.collect())).await
+async fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let core = LoopCore::current("a name lookup").rc();
+    let query = LookUp {
+        host: host.to_owned(),
+        port,
+    };
+    let payload: (LookUp, LookUpResult) = (query, Ok(Vec::new()));
+    let queue = IoQueue::default();
+    let plan = |(query, out): &mut (LookUp, LookUpResult)| Op::LookUp { query, out };
+    let (result, (_, found)) = OpFuture::start_op(&core, &queue, OnOrphan::Discard, payload, 0, plan).await;
+    result.res().map_err(from_code)?;
+    found
 }
 
 /// Looks up a name and returns all of its addresses in the resolver's order.

@@ -164,7 +164,7 @@ impl Null {
                 Direction::Read | Direction::Write => return None,
             },
             // `start` leaves these to a pool thread.
-            Op::File(_) => Err(errno::NOT_SUPPORTED),
+            Op::LookUp { .. } | Op::File(_) => Err(errno::NOT_SUPPORTED),
         };
         Some(OpResult::new(res))
     }
@@ -259,7 +259,7 @@ unsafe impl Driver for Null {
     }
 
     unsafe fn start(&mut self, id: OpId, op: &Op, _scratch: *mut Scratch) -> Start {
-        // Files are the kernel's even here: a pool thread carries the operation out.
+        // Files and names are the kernel's even here: a pool thread carries the operation out.
         if op.waits_for().is_none() {
             return Start::Blocking;
         }

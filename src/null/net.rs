@@ -84,7 +84,7 @@ impl Network {
     pub(super) fn control(&mut self, call: Control<'_>) -> Result<Reply, i32> {
         match call {
             Control::Socket { kind } => new_socket(kind).map(|socket| Reply::Fd(self.add(socket))),
-            Control::Pair { .. } | Control::PeerCredentials { .. } => Err(errno::NOT_SUPPORTED),
+            Control::Pair { .. } | Control::Pipe | Control::PeerCredentials { .. } => Err(errno::NOT_SUPPORTED),
             Control::Bind { fd, name } => self.bind(fd, name).map(|()| Reply::Done),
             Control::Listen { fd, backlog } => self.listen(fd, backlog).map(|()| Reply::Done),
             // A socket that was made elsewhere is the kernel's.

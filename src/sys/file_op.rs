@@ -1,6 +1,8 @@
 //! The operations on files and paths, as plain data. Each OS carries them out in its `files.rs`.
 
-use super::{Fd, IoVec, PathChar, Stat};
+use std::path::PathBuf;
+
+use super::{CopyResult, DirList, Fd, IoVec, PathChar, Stat};
 
 /// An operation on a file or a path. No kernel reports readiness for these: the kernel's completion interface
 /// carries them out, or a pool thread.
@@ -90,6 +92,34 @@ pub enum FileOp {
         target: *const PathChar,
         link: *const PathChar,
     },
+    /// Reads the path that a symbolic link holds into `out`. Its result is 0.
+    ReadLink { path: *const PathChar, out: *mut PathBuf },
+    /// Sets a file's permissions. Its result is 0.
+    SetMode {
+        /// The file, if there is no path.
+        fd: Fd,
+        /// The path, or null. A link at its end is followed.
+        path: *const PathChar,
+        /// The permissions, as in `st_mode`; bits of the file type are ignored. On Windows a file without the bits `0o222`
+        /// is read-only, and other bits have no meaning.
+        mode: u32,
+    },
+    /// Appends the next entries of a directory to `list`. Its result is 0.
+    ReadDir { path: *const PathChar, list: *mut DirList },
+    /// Writes the absolute path without links, `.` and `..` to `out`. Its result is 0.
+    RealPath { path: *const PathChar, out: *mut PathBuf },
+    /// Copies the contents and permissions of a file. Its result is 0, and `out` is the number of bytes or the error.
+    ///
+    /// A driver that fails this with `EOPNOTSUPP` gets the reads and writes that a copy is composed of.
+    Copy {
+        from: *const PathChar,
+        to: *const PathChar,
+        out: *mut CopyResult,
+    },
+    /// Removes a directory with everything in it, or a link. Its result is 0.
+    ///
+    /// A driver that fails this with `EOPNOTSUPP` gets the operations that it is composed of.
+    RemoveAll { path: *const PathChar },
 }
 
 impl FileOp {
@@ -109,6 +139,12 @@ impl FileOp {
             FileOp::MakeDir { .. } => "make_dir",
             FileOp::HardLink { .. } => "hard_link",
             FileOp::SymLink { .. } => "sym_link",
+            FileOp::ReadLink { .. } => "read_link",
+            FileOp::SetMode { .. } => "set_mode",
+            FileOp::ReadDir { .. } => "read_dir",
+            FileOp::RealPath { .. } => "real_path",
+            FileOp::Copy { .. } => "copy",
+            FileOp::RemoveAll { .. } => "remove_all",
         }
     }
 
@@ -121,13 +157,18 @@ impl FileOp {
             | FileOp::Sync { fd, .. }
             | FileOp::Truncate { fd, .. }
             | FileOp::Allocate { fd, .. } => Some(fd),
-            FileOp::Stat { fd, path, .. } => Some(fd).filter(|_| path.is_null()),
+            FileOp::Stat { fd, path, .. } | FileOp::SetMode { fd, path, .. } => Some(fd).filter(|_| path.is_null()),
             FileOp::Open { .. }
             | FileOp::Rename { .. }
             | FileOp::Remove { .. }
             | FileOp::MakeDir { .. }
             | FileOp::HardLink { .. }
-            | FileOp::SymLink { .. } => None,
+            | FileOp::SymLink { .. }
+            | FileOp::ReadLink { .. }
+            | FileOp::ReadDir { .. }
+            | FileOp::RealPath { .. }
+            | FileOp::Copy { .. }
+            | FileOp::RemoveAll { .. } => None,
         }
     }
 }

@@ -6,28 +6,30 @@
 //!   the kernel expects; `errno`, the error codes that the layers above distinguish;
 //! - `accept`, `connect`, `connected`, `recv`, `send`, `recv_message`, ... (`sockets.rs`): return `None` if the call
 //!   would block;
-//! - `files::perform`: carries out a `FileOp`, and blocks until it is done;
+//! - `files::perform`: carries out a `FileOp`, and blocks until it is done; `path_of`, a path for std;
 //! - `new_socket`, `new_pair`, `listen`, `adopt`, `close`, `reset`, ...: calls that never block;
 //! - `MsgHdrBuf`: the memory of a message header;
 //! - `path_for_kernel`, `OpenFlags::for_kernel`, `kind`: paths, open flags and file types;
 //! - `PoolCall`: a blocking call of a pool thread, cancelled where the OS supports it; `processes`, `signals`;
-//! - `monotonic`, the clock; `forks` and `count_forks`, which detect a fork;
+//! - `monotonic`, the clock; `entropy`, random numbers; `forks` and `count_forks`, which detect a fork;
 //! - `SplicePipe`: moves bytes from socket to socket in the kernel, where the OS supports it;
 //! - conversions from and to std's types.
 
+mod entropy;
 mod error;
 mod file_op;
 mod instant;
+mod look_up;
 mod msg_meta;
 mod name;
 mod open_flags;
+mod paths;
 mod socket_options;
 #[cfg(unix)]
 mod unix;
 #[cfg(windows)]
 mod windows;
 
-#[cfg(any(feature = "reactor", windows))]
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -35,9 +37,13 @@ pub(crate) use error::context;
 pub use error::os_code;
 pub use file_op::FileOp;
 pub use instant::Instant;
+pub(crate) use look_up::look_up;
+pub use look_up::{LookUp, LookUpResult};
 pub(crate) use msg_meta::MsgMeta;
 pub use name::Name;
 pub(crate) use open_flags::OpenFlags;
+pub(crate) use paths::shrank;
+pub use paths::{CopyResult, DirItem, DirList};
 #[cfg(feature = "reactor")]
 pub(crate) use socket_options::connected;
 pub use socket_options::{Credentials, KeepAlive, SocketKind, SocketOption};
@@ -101,7 +107,6 @@ pub enum Direction {
 }
 
 /// The OS's code of an error, or the closest one if it has none.
-#[cfg(any(feature = "reactor", windows))]
 pub(crate) fn code_of(error: &io::Error) -> i32 {
     os_code(error).unwrap_or(match error.kind() {
         io::ErrorKind::UnexpectedEof => errno::BROKEN_PIPE,

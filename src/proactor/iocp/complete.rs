@@ -113,7 +113,11 @@ fn result(op: &Op, res: OsResult, accepted: Option<OwnedSocket>) -> OsResult {
             FileCall::normalize(Direction::Write, res).map_err(sys::portable_code)
         }
         Op::Readiness { .. } => res.map(|_| 0),
-        Op::RecvMessage { .. } | Op::RecvMessageManaged { .. } | Op::SendMessage { .. } | Op::File(_) => res,
+        Op::RecvMessage { .. }
+        | Op::RecvMessageManaged { .. }
+        | Op::SendMessage { .. }
+        | Op::LookUp { .. }
+        | Op::File(_) => res,
     }
 }
 

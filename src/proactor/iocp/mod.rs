@@ -112,6 +112,10 @@ unsafe impl Driver for Iocp {
         let reply = driver::control(call);
         match (call, &reply) {
             (_, &Ok(Reply::Fd(fd))) => self.fds.forget(fd),
+            (_, &Ok(Reply::Pair(one, other))) => {
+                self.fds.forget(one);
+                self.fds.forget(other);
+            }
             // A standard stream that is not a socket. Other processes share it, and would share the association.
             (Control::Watch { fd }, Err(error)) if sys::os_code(error) == Some(sys::errno::NOT_PERMITTED) => {
                 self.fds.mark_plain(fd);

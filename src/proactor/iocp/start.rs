@@ -73,6 +73,7 @@ impl Iocp {
             | Op::Recv { .. }
             | Op::RecvManaged { .. }
             | Op::RecvVectored { .. }
+            | Op::LookUp { .. }
             | Op::File(_) => {}
         }
         let skips = match waits_for_readiness(op) {
@@ -158,7 +159,7 @@ impl Iocp {
                 _ => Err(errno::INVALID),
             },
             // `begin` leaves these to a pool thread.
-            Op::File(_) => Err(errno::NOT_SUPPORTED),
+            Op::LookUp { .. } | Op::File(_) => Err(errno::NOT_SUPPORTED),
         }
     }
 
@@ -262,6 +263,7 @@ fn waits_for_readiness(op: &Op) -> Option<Direction> {
         | Op::Recv { .. }
         | Op::RecvManaged { .. }
         | Op::RecvVectored { .. }
+        | Op::LookUp { .. }
         | Op::File(_) => None,
     }
 }

@@ -139,6 +139,7 @@ pub(super) unsafe fn entry(op: &Op, scratch: *mut Scratch, features: &Features) 
             };
             opcode::PollAdd::new(fd, events as u32).build()
         }
+        Op::LookUp { .. } => return None,
         Op::File(op) => return file_entry(op, fd, features),
     };
     Some(entry)
@@ -199,6 +200,13 @@ fn file_entry(op: FileOp, fd: types::Fd, features: &Features) -> Option<squeue::
         FileOp::MakeDir { path, mode } => opcode::MkDirAt::new(here, path).mode(mode).build(),
         FileOp::HardLink { from, to } => opcode::LinkAt::new(here, from, here, to).build(),
         FileOp::SymLink { target, link } => opcode::SymlinkAt::new(here, target, link).build(),
+        // No kernel has an opcode for these.
+        FileOp::ReadLink { .. }
+        | FileOp::SetMode { .. }
+        | FileOp::ReadDir { .. }
+        | FileOp::RealPath { .. }
+        | FileOp::Copy { .. }
+        | FileOp::RemoveAll { .. } => return None,
     };
     Some(entry)
 }

@@ -2,16 +2,16 @@
 //!
 //! They return `None` only on a descriptor that another holder has made non-blocking.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString, OsStr};
 use std::io::{self, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::sockets::attempt;
 use super::{Fd, errno};
-use crate::sys::{CURRENT, FileOp, OpenFlags, OsResult};
+use crate::sys::{CURRENT, FileOp, OpenFlags, OsResult, PathChar, paths};
 
 /// A path, ending in NUL.
 pub(crate) type KernelPath = CString;
@@ -20,6 +20,22 @@ pub(crate) type KernelPath = CString;
 pub(crate) fn path_for_kernel(path: &Path) -> io::Result<KernelPath> {
     CString::new(path.as_os_str().as_bytes())
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a path cannot contain a NUL byte"))
+}
+
+/// The mode for `FileOp::SetMode`.
+pub(crate) fn mode_of(permissions: &std::fs::Permissions) -> u32 {
+    permissions.mode()
+}
+
+/// The path that an operation names.
+///
+/// # Safety
+///
+/// `path` ends in NUL.
+pub(crate) unsafe fn path_of(path: *const PathChar) -> PathBuf {
+    // SAFETY: the caller's promise.
+    let path = unsafe { CStr::from_ptr(path) };
+    PathBuf::from(OsStr::from_bytes(path.to_bytes()))
 }
 
 impl OpenFlags {
@@ -112,6 +128,15 @@ pub(crate) unsafe fn perform(op: FileOp) -> Option<OsResult> {
             FileOp::MakeDir { path, mode } => attempt_plain(|| libc::mkdir(path, mode as libc::mode_t)),
             FileOp::HardLink { from, to } => attempt_plain(|| libc::linkat(here, from, here, to, 0)),
             FileOp::SymLink { target, link } => attempt_plain(|| libc::symlink(target, link)),
+            FileOp::SetMode { fd, path, mode } if path.is_null() => {
+                attempt_plain(|| libc::fchmod(fd, mode as libc::mode_t))
+            }
+            FileOp::SetMode { path, mode, .. } => attempt_plain(|| libc::chmod(path, mode as libc::mode_t)),
+            FileOp::ReadLink { .. }
+            | FileOp::ReadDir { .. }
+            | FileOp::RealPath { .. }
+            | FileOp::Copy { .. }
+            | FileOp::RemoveAll { .. } => Some(paths::perform(op)),
         }
     }
 }

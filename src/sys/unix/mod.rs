@@ -30,7 +30,7 @@ use socket2::SockRef;
 #[cfg(target_os = "linux")]
 pub(crate) use self::cached::read_cached;
 pub use self::files::Stat;
-pub(crate) use self::files::{KernelPath, kind, kind_of, path_for_kernel};
+pub(crate) use self::files::{KernelPath, kind, kind_of, mode_of, path_for_kernel, path_of};
 #[cfg(all(feature = "proactor", target_os = "linux"))]
 pub(crate) use self::files::{STAT_MASK, stat_arguments};
 pub(crate) use self::forks::{count_forks, forks};
@@ -111,6 +111,32 @@ pub(crate) mod errno {
 
 /// Whether listeners set `SO_REUSEADDR`.
 pub(crate) const REUSES_ADDRESSES: bool = true;
+
+/// Fills `bytes` with random numbers of the OS.
+pub(crate) fn entropy(bytes: &mut [u8]) {
+    // Reads of up to 256 bytes are neither short nor interrupted, once the kernel's generator is seeded.
+    for chunk in bytes.chunks_mut(256) {
+        while !fill(chunk) {
+            if io::Error::last_os_error().raw_os_error() != Some(errno::INTERRUPTED) {
+                // The call is missing or denied.
+                super::entropy::from_hasher(chunk);
+                break;
+            }
+        }
+    }
+}
+
+#[cfg(not(target_vendor = "apple"))]
+fn fill(chunk: &mut [u8]) -> bool {
+    // SAFETY: the kernel writes these bytes only, and keeps no pointer to them.
+    unsafe { libc::getrandom(chunk.as_mut_ptr().cast(), chunk.len(), 0) == chunk.len() as libc::ssize_t }
+}
+
+#[cfg(target_vendor = "apple")]
+fn fill(chunk: &mut [u8]) -> bool {
+    // SAFETY: the kernel writes these bytes only, and keeps no pointer to them.
+    unsafe { libc::getentropy(chunk.as_mut_ptr().cast(), chunk.len()) == 0 }
+}
 
 /// Reads the monotonic clock.
 pub(crate) fn monotonic() -> Instant {
@@ -209,9 +235,11 @@ pub(crate) fn into_std<S: From<Foreign>>(fd: Fd) -> S {
     S::from(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The two ends of a new pipe: reader, writer.
+/// The two ends of a new pipe, both non-blocking: reader, writer.
 pub(crate) fn pipe() -> io::Result<(Foreign, Foreign)> {
     let (reader, writer) = io::pipe()?;
+    adopt(reader.as_raw_fd())?;
+    adopt(writer.as_raw_fd())?;
     Ok((reader.into(), writer.into()))
 }
 

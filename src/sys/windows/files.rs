@@ -58,7 +58,7 @@ pub(crate) fn path_for_kernel(path: &Path) -> io::Result<KernelPath> {
 /// # Safety
 ///
 /// `path` ends in NUL.
-unsafe fn path_of(path: *const PathChar) -> PathBuf {
+pub(crate) unsafe fn path_of(path: *const PathChar) -> PathBuf {
     let mut len = 0;
     // SAFETY: the caller's promise: reading stops at the NUL.
     let wide = unsafe {
@@ -186,6 +186,23 @@ pub(crate) unsafe fn perform(op: FileOp) -> Option<OsResult> {
             FileOp::MakeDir { path, .. } => std::fs::create_dir(path_of(path)),
             FileOp::HardLink { from, to } => std::fs::hard_link(path_of(from), path_of(to)),
             FileOp::SymLink { target, link } => sym_link(&path_of(target), &path_of(link)),
+            FileOp::SetMode { fd, path, mode } => match path.is_null() {
+                true => {
+                    let file = file(fd);
+                    file.metadata()
+                        .and_then(|found| file.set_permissions(with_mode(found.permissions(), mode)))
+                }
+                false => {
+                    let path = path_of(path);
+                    std::fs::metadata(&path)
+                        .and_then(|found| std::fs::set_permissions(&path, with_mode(found.permissions(), mode)))
+                }
+            },
+            FileOp::ReadLink { .. }
+            | FileOp::ReadDir { .. }
+            | FileOp::RealPath { .. }
+            | FileOp::Copy { .. }
+            | FileOp::RemoveAll { .. } => return Some(paths::perform(op)),
         }
     };
     Some(result.map(|()| 0).map_err(|error| code_of(&error)))
@@ -366,6 +383,17 @@ fn allocate(fd: Fd, offset: u64, len: u64) -> io::Result<()> {
     }
     // As on other systems, the space is part of the file.
     file.set_len(end)
+}
+
+/// The mode for `FileOp::SetMode`.
+pub(crate) fn mode_of(permissions: &std::fs::Permissions) -> u32 {
+    if permissions.readonly() { 0o444 } else { 0o666 }
+}
+
+/// A mode's only meaning on Windows is whether the file may be written.
+fn with_mode(mut permissions: std::fs::Permissions, mode: u32) -> std::fs::Permissions {
+    permissions.set_readonly(mode & 0o222 == 0);
+    permissions
 }
 
 /// Windows has separate links to files and to directories, so the target is looked up.

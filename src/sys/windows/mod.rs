@@ -39,7 +39,7 @@ use windows_sys::Win32::System::Threading::CreateEventW;
 pub use self::files::Stat;
 #[cfg(feature = "proactor")]
 pub(crate) use self::files::is_overlapped;
-pub(crate) use self::files::{KernelPath, kind, kind_of, path_for_kernel, pipe, standard_stream};
+pub(crate) use self::files::{KernelPath, kind, kind_of, mode_of, path_for_kernel, path_of, pipe, standard_stream};
 pub(crate) use self::files::{is_end, place, write_code};
 pub(crate) use self::forks::{count_forks, forks};
 pub use self::message::Message;
@@ -54,6 +54,7 @@ pub(crate) use self::sockets::{
 #[cfg(feature = "proactor")]
 pub(crate) use self::sockets::{accept_code, end_of_stream, portable_code, with_buffers};
 pub(crate) use self::splice_pipe::SplicePipe;
+pub(crate) use super::entropy::from_hasher as entropy;
 use crate::sys::{Fd, Instant, IoVec, Name, OsResult};
 pub(crate) use windows_sys::Win32::Networking::WinSock::{SOCKADDR as RawSockAddr, socklen_t as SockLen};
 
