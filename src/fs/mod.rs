@@ -145,7 +145,16 @@ pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u6
 async fn copy_whole(from: &Path, to: &Path) -> io::Result<u64> {
     let core = LoopCore::current("copy").rc();
     let out: sys::CopyResult = Ok(0);
-    let payload = (sys::path_for_kernel(from)?, sys::path_for_kernel(to)?, out);
+    let from_path = sys::path_for_kernel(from)?;
+    let to_path = match sys::path_for_kernel(to) {
+        Ok(path) => path,
+        Err(error) => {
+            // As in std, a missing source is reported first.
+            File::open(from).await?;
+            return Err(error);
+        }
+    };
+    let payload = (from_path, to_path, out);
     let plan = |(from, to, out): &mut (sys::KernelPath, sys::KernelPath, sys::CopyResult)| {
         let (from, to) = (from.as_ptr(), to.as_ptr());
         Op::File(FileOp::Copy { from, to, out })
