@@ -89,7 +89,6 @@ pub mod hyper;
 mod inflight;
 pub mod io;
 pub mod net;
-mod null;
 mod on_drop;
 mod proactor;
 pub mod process;
@@ -99,6 +98,8 @@ mod reactor;
 pub mod signal;
 #[cfg(feature = "sim")]
 pub mod sim;
+#[cfg(not(feature = "sim"))]
+mod sim;
 pub mod sync;
 mod sys;
 pub mod task;

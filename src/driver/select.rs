@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::sync::Once;
 
 use super::{Driver, Settings};
-use crate::null::Null;
+use crate::sim::SimDriver;
 use crate::sys::{errno, os_code};
 use crate::{proactor, reactor};
 
@@ -99,7 +99,7 @@ pub(crate) fn choose(choice: Option<DriverChoice>, settings: &Settings) -> io::R
         DriverChoice::Auto => choose_best(settings),
         DriverChoice::Proactor => proactor::open(settings, reason),
         DriverChoice::Reactor => reactor::open(reason),
-        DriverChoice::Null => Ok(Box::new(Null::new(reason))),
+        DriverChoice::Null => Ok(Box::new(SimDriver::standalone(reason))),
     }
 }
 

@@ -1,8 +1,24 @@
-//! Deterministic simulation.
+//! Deterministic simulation, on a simulated kernel: a driver without system calls, with in-memory sockets and a virtual
+//! clock.
+//!
+//! [`DriverChoice::Null`](crate::DriverChoice::Null) is one host on its own: no faults and no delays.
+//!
+//! It is the worst case of a completion-based driver, and deterministic. An operation completes in a later poll, and
+//! writes through its raw pointers then. An operation that can complete wins over its cancel, so the "cancelled, but
+//! completed" race always happens. Sockets and time need no system call, so Miri can run the core.
 
-// The world will use what is not used yet.
-#![allow(dead_code, reason = "used by the simulated world, which is not there yet")]
-
+mod driver;
+mod kernel;
+#[cfg(feature = "sim")]
+#[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
 pub(crate) mod log;
+mod net;
+mod ops;
+#[cfg(feature = "sim")]
+#[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
 pub(crate) mod rng;
+#[cfg(feature = "sim")]
+#[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
 pub(crate) mod settings;
+
+pub(crate) use self::driver::SimDriver;

@@ -56,8 +56,7 @@ fn loop_with_reads(case: Case, count: usize) -> (EventLoop, Vec<TcpStream>, Rc<C
 fn closing_the_loop_completes_a_thousand_reads() {
     in_own_process("closing::closing_the_loop_completes_a_thousand_reads", &[], || {
         on_every_driver(|case| {
-            // The null driver scans all of its operations in each turn.
-            let count = rounds().min(if case.is_kernel() { 1_000 } else { 200 });
+            let count = rounds().min(1_000);
             for _ in 0..3 {
                 let before = open_descriptors();
                 let (event_loop, clients, dropped) = loop_with_reads(case, count);

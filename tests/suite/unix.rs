@@ -83,7 +83,7 @@ fn connections_through_a_path() {
 #[test]
 fn writing_to_a_closed_peer_raises_no_sigpipe() {
     in_own_process("unix::writing_to_a_closed_peer_raises_no_sigpipe", &[], || {
-        on_every_kernel_driver(|case| {
+        on_every_driver(|case| {
             // SAFETY: the default disposition runs no code of this program.
             unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
             case.run(async {
@@ -613,10 +613,13 @@ fn datagrams_behave_as_in_std() {
 /// connected.
 #[test]
 fn a_send_waits_for_a_full_queue() {
-    on_every_kernel_driver(|case| {
+    on_every_driver(|case| {
         let folder = Folder::new();
         case.run(async {
             for (is_connected, is_own) in [(true, true), (true, false), (false, true), (false, false)] {
+                if !is_own && !case.is_kernel() {
+                    continue;
+                }
                 let path = folder.join(&format!("{is_connected}-{is_own}"));
                 let receiver = UnixDatagram::bind(&path).unwrap();
                 let sender = UnixDatagram::unbound().unwrap();
@@ -680,7 +683,7 @@ async fn send(sender: &UnixDatagram, is_connected: bool, path: &Path) {
 /// After a dropped send that had to wait, the socket can connect to another peer.
 #[test]
 fn a_socket_with_a_dropped_send_can_connect_again() {
-    on_every_kernel_driver(|case| {
+    on_every_driver(|case| {
         let folder = Folder::new();
         case.run(async {
             let (full, free) = (folder.join("full"), folder.join("free"));
@@ -743,7 +746,7 @@ fn dropped_receives_lose_no_datagram() {
 /// queued.
 #[test]
 fn a_short_receive_does_not_clear_readiness() {
-    on_every_kernel_driver(|case| {
+    on_every_driver(|case| {
         case.run(async {
             for round in 0..rounds().min(100) {
                 let (one, other) = UnixStream::pair().unwrap();
@@ -799,24 +802,85 @@ fn a_short_receive_does_not_clear_readiness() {
     });
 }
 
-/// The null driver has no Unix sockets: an error, not a panic.
+/// Names of Unix sockets: which are taken, which are refused, and what each end sees.
 #[test]
-fn the_null_driver_has_no_unix_sockets() {
+fn sockets_have_names() {
     on_every_driver(|case| {
-        if case.is_kernel() {
-            return;
-        }
+        let folder = Folder::new();
         case.run(async {
-            let errors = [
-                UnixStream::pair().unwrap_err(),
-                UnixDatagram::pair().unwrap_err(),
-                UnixDatagram::unbound().unwrap_err(),
-                UnixListener::bind("/nowhere").unwrap_err(),
-                UnixStream::connect("/nowhere").await.unwrap_err(),
-            ];
-            for error in errors {
-                assert!(windlass::os_code(&error).is_some(), "{error}");
+            let path = folder.join("socket");
+            let kind = |error: io::Error| error.kind();
+            assert_eq!(kind(UnixStream::connect(&path).await.unwrap_err()), ErrorKind::NotFound);
+            let listener = UnixListener::bind(&path).unwrap();
+            assert_eq!(kind(UnixListener::bind(&path).unwrap_err()), ErrorKind::AddrInUse);
+            assert_eq!(kind(UnixDatagram::bind(&path).unwrap_err()), ErrorKind::AddrInUse);
+            let datagram = UnixDatagram::unbound().unwrap();
+            let error = datagram.connect(&path).await.unwrap_err();
+            assert_eq!(windlass::os_code(&error), Some(libc::EPROTOTYPE));
+            let client = UnixStream::connect(&path).await.unwrap();
+            let (server, peer) = soon("accept", listener.accept()).await.unwrap();
+            assert!(peer.is_unnamed() && client.local_addr().unwrap().is_unnamed());
+            for addr in [client.peer_addr(), server.local_addr(), listener.local_addr()] {
+                assert_eq!(addr.unwrap().as_pathname(), Some(&*path));
             }
+            client.write_all("ping").await.0.unwrap();
+            assert_eq!(&*soon("ping", server.read_managed()).await.unwrap(), b"ping");
+            // A close with unread bytes is a reset.
+            client.write_all("unread").await.0.unwrap();
+            drop(server);
+            let error = soon("a reset", client.read_managed()).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+            // The path outlives its listener.
+            drop(listener);
+            turns(3).await;
+            assert_eq!(kind(UnixListener::bind(&path).unwrap_err()), ErrorKind::AddrInUse);
+            assert_eq!(
+                kind(UnixStream::connect(&path).await.unwrap_err()),
+                ErrorKind::ConnectionRefused
+            );
+            windlass::fs::remove_file(&path).await.unwrap();
+            assert_eq!(kind(UnixStream::connect(&path).await.unwrap_err()), ErrorKind::NotFound);
+            assert!(windlass::fs::remove_file(&path).await.is_err());
+            drop(UnixListener::bind(&path).unwrap());
+        });
+    });
+}
+
+/// Datagrams of Unix sockets: boundaries, senders, truncation, and which sockets may send.
+#[test]
+fn datagrams_have_senders_and_boundaries() {
+    on_every_driver(|case| {
+        let folder = Folder::new();
+        case.run(async {
+            let [one, two, three] = ["one", "two", "three"].map(|name| {
+                let path = folder.join(name);
+                (UnixDatagram::bind(&path).unwrap(), path)
+            });
+            for len in [0, 1, 1_000] {
+                assert_eq!(one.0.send_to(numbered(len), &two.1).await.0.unwrap(), len);
+                let (result, bytes) = soon("a datagram", two.0.recv_from(Vec::with_capacity(2_000))).await;
+                let (count, from) = result.unwrap();
+                assert_eq!((count, from.as_pathname()), (len, Some(&*one.1)));
+                assert!(bytes == numbered(len));
+            }
+            one.0.send_to("much too long", &two.1).await.0.unwrap();
+            one.0.send_to("short", &two.1).await.0.unwrap();
+            let (result, bytes) = soon("truncated", two.0.recv_from([0; 4])).await;
+            assert_eq!(windlass::os_code(&result.unwrap_err()), Some(libc::EMSGSIZE));
+            assert_eq!(&bytes, b"much");
+            assert_eq!(soon("short", two.0.recv([0; 8])).await.0.unwrap(), 5);
+            // A connected socket takes datagrams of its peer only.
+            two.0.connect(&one.1).await.unwrap();
+            let error = three.0.send_to("x", &two.1).await.0.unwrap_err();
+            assert_eq!(windlass::os_code(&error), Some(libc::EPERM));
+            one.0.send_to("y", &two.1).await.0.unwrap();
+            assert_eq!(soon("y", two.0.recv([0; 8])).await.0.unwrap(), 1);
+            let error = three.0.send("x").await.0.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NotConnected);
+            drop(one);
+            turns(3).await;
+            let error = two.0.send("x").await.0.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
         });
     });
 }
@@ -824,7 +888,7 @@ fn the_null_driver_has_no_unix_sockets() {
 /// A write to a full stream waits, and its descriptors arrive with its bytes.
 #[test]
 fn writes_that_waited_arrive_whole() {
-    on_every_kernel_driver(|case| {
+    on_every_driver(|case| {
         case.run(async {
             let (one, other) = UnixStream::pair().unwrap();
             let mut filled = 0;

@@ -13,7 +13,7 @@
     reason = "the lengths are of different types on different systems"
 )]
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
 use super::{IoVec, Name};
 use crate::sys::MsgMeta;
@@ -229,6 +229,81 @@ impl Message {
         self.0.msg_namelen = sender.len();
         self.0.msg_controllen = 0;
         self.0.msg_flags = if is_truncated { libc::MSG_TRUNC } else { 0 };
+    }
+
+    /// Duplicates of the descriptors to send.
+    ///
+    /// # Safety
+    ///
+    /// As for [`bytes`](Message::bytes).
+    pub(crate) unsafe fn duplicate_descriptors(&self) -> Result<Vec<OwnedFd>, i32> {
+        let mut duplicates = Vec::new();
+        if self.0.msg_control.is_null() || self.0.msg_controllen == 0 {
+            return Ok(duplicates);
+        }
+        // SAFETY: the caller's promise: `set_descriptors` wrote one control message with the numbers of open
+        // descriptors, which are borrowed for as long as they are duplicated.
+        unsafe {
+            let header = libc::CMSG_FIRSTHDR(&self.0);
+            let count = ((*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize) / size_of::<RawFd>();
+            let numbers = libc::CMSG_DATA(header).cast::<RawFd>();
+            for at in 0..count {
+                let borrowed = BorrowedFd::borrow_raw(numbers.add(at).read_unaligned());
+                let duplicate = borrowed.try_clone_to_owned();
+                duplicates.push(duplicate.map_err(|error| error.raw_os_error().unwrap_or(libc::EBADF))?);
+            }
+        }
+        Ok(duplicates)
+    }
+
+    /// As [`deliver`](Message::deliver), with descriptors, which now belong to the message. Those that there is no
+    /// space for are closed.
+    ///
+    /// # Safety
+    ///
+    /// As for [`deliver`](Message::deliver).
+    pub(crate) unsafe fn deliver_with(
+        &mut self,
+        sender: Option<&Name>,
+        is_truncated: bool,
+        mut descriptors: Vec<OwnedFd>,
+    ) {
+        let space = match self.0.msg_control.is_null() {
+            true => 0,
+            false => self.0.msg_controllen as usize,
+        };
+        match sender {
+            // SAFETY: the caller's promise.
+            Some(sender) => unsafe { self.deliver(sender, is_truncated) },
+            None => {
+                self.0.msg_namelen = 0;
+                self.0.msg_controllen = 0;
+                self.0.msg_flags = 0;
+            }
+        }
+        // SAFETY: this only computes.
+        let overhead = unsafe { libc::CMSG_LEN(0) } as usize;
+        let most = space.saturating_sub(overhead) / size_of::<RawFd>();
+        if descriptors.len() > most {
+            descriptors.truncate(most);
+            self.0.msg_flags |= libc::MSG_CTRUNC;
+        }
+        if descriptors.is_empty() {
+            return;
+        }
+        self.0.msg_controllen = space as _;
+        let bytes = size_of_val(&*descriptors) as u32;
+        // SAFETY: the control buffer has `space` bytes, which hold one header and the numbers behind it.
+        unsafe {
+            let header = libc::CMSG_FIRSTHDR(&self.0);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(bytes) as _;
+            let numbers = libc::CMSG_DATA(header).cast::<RawFd>();
+            for (at, descriptor) in descriptors.into_iter().enumerate() {
+                numbers.add(at).write_unaligned(descriptor.into_raw_fd());
+            }
+        }
     }
 
     /// Makes the header point to this buffer during `call`.

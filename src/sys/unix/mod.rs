@@ -107,6 +107,8 @@ pub(crate) mod errno {
     pub(crate) const NOT_PERMITTED: i32 = libc::EPERM;
     pub(crate) const NO_ACCESS: i32 = libc::EACCES;
     pub(crate) const NO_SYSTEM_CALL: i32 = libc::ENOSYS;
+    pub(crate) const NOT_FOUND: i32 = libc::ENOENT;
+    pub(crate) const WRONG_TYPE: i32 = libc::EPROTOTYPE;
 }
 
 /// Whether listeners set `SO_REUSEADDR`.

@@ -140,6 +140,28 @@ impl Message {
         self.is_truncated = is_truncated;
     }
 
+    /// None: Windows cannot pass descriptors in a message.
+    ///
+    /// # Safety
+    ///
+    /// As for [`bytes`](Message::bytes).
+    pub(crate) unsafe fn duplicate_descriptors(&self) -> Result<Vec<Foreign>, i32> {
+        Ok(Vec::new())
+    }
+
+    /// As [`deliver`](Message::deliver), for a message that may have no sender.
+    ///
+    /// # Safety
+    ///
+    /// As for [`bytes`](Message::bytes).
+    pub(crate) unsafe fn deliver_with(&mut self, sender: Option<&Name>, is_truncated: bool, _none: Vec<Foreign>) {
+        match sender {
+            // SAFETY: the caller's promise.
+            Some(sender) => unsafe { self.deliver(sender, is_truncated) },
+            None => self.name_len = 0,
+        }
+    }
+
     /// Makes the header point to this buffer during `call`.
     pub(crate) fn with_buffer<T>(&mut self, base: *mut u8, len: usize, call: impl FnOnce(*mut Message) -> T) -> T {
         self.bytes = IoVec { base, len };

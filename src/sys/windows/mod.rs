@@ -120,6 +120,8 @@ pub(crate) mod errno {
     pub(crate) const NOT_PERMITTED: i32 = win::ERROR_PRIVILEGE_NOT_HELD as i32;
     pub(crate) const NO_ACCESS: i32 = win::ERROR_ACCESS_DENIED as i32;
     pub(crate) const NO_SYSTEM_CALL: i32 = win::ERROR_CALL_NOT_IMPLEMENTED as i32;
+    pub(crate) const NOT_FOUND: i32 = win::ERROR_FILE_NOT_FOUND as i32;
+    pub(crate) const WRONG_TYPE: i32 = sock::WSAEPROTOTYPE;
 }
 
 /// The handle under a number.

@@ -1,0 +1,229 @@
+//! Connections: two ends and a byte queue towards each of them. TCP connections, Unix connections and pipes.
+//!
+//! The receiving side's queue holds the bytes from the moment they are sent, and `arrived` counts those that the
+//! receiver can see. So bytes are copied once in and once out, and a delay on the way only delays the count.
+
+use std::collections::VecDeque;
+
+use super::addr::Addr;
+use crate::sys::{Fd, Foreign, errno};
+
+/// How many bytes one direction of a connection holds before a send blocks.
+pub(crate) const STREAM_CAPACITY: usize = 64 * 1024;
+
+/// The smallest capacity that socket options can set.
+const LEAST_CAPACITY: usize = 2 * 1024;
+
+/// The end of a pipe that is written to.
+const WRITER: usize = 1;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Transport {
+    Tcp,
+    Unix,
+    Pipe,
+}
+
+/// A connection.
+pub(super) struct Conn {
+    pub(super) transport: Transport,
+    pub(super) ends: [End; 2],
+    /// The bytes towards the end with the same index.
+    pub(super) flows: [Flow; 2],
+}
+
+/// One end of a connection.
+pub(super) struct End {
+    /// The socket, until it is closed.
+    pub(super) fd: Option<Fd>,
+    /// Its own address, and the peer's address as this end sees it.
+    pub(super) local: Addr,
+    pub(super) remote: Addr,
+    /// An error that the next call reports, once.
+    pub(super) error: Option<i32>,
+    /// The connection was reset or has failed: nothing is sent or received any more.
+    pub(super) is_over: bool,
+    pub(super) read_shut: bool,
+    pub(super) write_shut: bool,
+}
+
+/// The bytes towards one end.
+pub(super) struct Flow {
+    pub(super) bytes: VecDeque<u8>,
+    /// How many of them the receiver can see.
+    pub(super) arrived: usize,
+    /// The sender has finished, and every byte before has arrived.
+    pub(super) is_finished: bool,
+    pub(super) capacity: usize,
+    /// How many bytes were received so far: the position of the first of `bytes`.
+    position: u64,
+    /// Descriptors passed along, in order.
+    parcels: VecDeque<Parcel>,
+}
+
+/// Descriptors that were sent with some bytes of a Unix connection.
+struct Parcel {
+    /// The positions of the first byte of that send, and of the first after it.
+    begin: u64,
+    end: u64,
+    descriptors: Vec<Foreign>,
+}
+
+impl Conn {
+    pub(super) fn new(transport: Transport, ends: [End; 2]) -> Conn {
+        Conn {
+            transport,
+            ends,
+            flows: [Flow::new(), Flow::new()],
+        }
+    }
+
+    /// Whether a receive of this end need not wait.
+    pub(super) fn can_recv(&self, end: usize) -> bool {
+        let (flow, end) = (&self.flows[end], &self.ends[end]);
+        flow.arrived > 0 || flow.is_finished || end.read_shut || end.is_over || end.error.is_some()
+    }
+
+    /// Whether a send of this end need not wait.
+    pub(super) fn can_send(&self, end: usize) -> bool {
+        let own = &self.ends[end];
+        let is_closed = self.ends[1 - end].fd.is_none();
+        own.write_shut || own.is_over || own.error.is_some() || is_closed || self.flows[1 - end].room() > 0
+    }
+
+    /// Receives with `take`, which moves up to the given number of bytes out of the queue and returns their count.
+    /// As on Linux, bytes that arrived before an error are received before it. Descriptors that came with the bytes
+    /// are added to `descriptors`.
+    pub(super) fn recv(
+        &mut self,
+        end: usize,
+        take: impl FnOnce(&mut VecDeque<u8>, usize) -> u32,
+        descriptors: &mut Vec<Foreign>,
+    ) -> Option<Result<u32, i32>> {
+        if self.transport == Transport::Pipe && end == WRITER {
+            return Some(Err(errno::BAD_FD));
+        }
+        let (flow, end) = (&mut self.flows[end], &mut self.ends[end]);
+        if flow.arrived > 0 {
+            return Some(Ok(flow.take(take, descriptors)));
+        }
+        if flow.is_finished {
+            return Some(Ok(0));
+        }
+        if let Some(code) = end.error.take() {
+            return Some(Err(code));
+        }
+        (end.read_shut || end.is_over).then_some(Ok(0))
+    }
+
+    /// The error of a send that cannot transfer bytes any more.
+    pub(super) fn send_error(&mut self, end: usize) -> Option<i32> {
+        let own = &mut self.ends[end];
+        if let Some(code) = own.error.take() {
+            return Some(code);
+        }
+        if own.is_over || own.write_shut {
+            return Some(errno::BROKEN_PIPE);
+        }
+        let is_closed = self.ends[1 - end].fd.is_none();
+        match self.transport {
+            Transport::Pipe if end != WRITER => Some(errno::BAD_FD),
+            Transport::Unix | Transport::Pipe if is_closed => Some(errno::BROKEN_PIPE),
+            Transport::Tcp | Transport::Unix | Transport::Pipe => None,
+        }
+    }
+
+    /// An end gets an RST. As on Linux, an end that has received the peer's FIN reports EPIPE instead of ECONNRESET.
+    pub(super) fn reset(&mut self, end: usize) {
+        let code = match self.flows[end].is_finished {
+            true => errno::BROKEN_PIPE,
+            false => errno::RESET,
+        };
+        self.fail(end, code);
+    }
+
+    /// The connection is over for this end, and its next call reports `code`.
+    pub(super) fn fail(&mut self, end: usize, code: i32) {
+        let end = &mut self.ends[end];
+        if !end.is_over {
+            end.is_over = true;
+            end.error = Some(code);
+        }
+    }
+}
+
+impl End {
+    pub(super) fn new(fd: Fd, local: Addr, remote: Addr) -> End {
+        End {
+            fd: Some(fd),
+            local,
+            remote,
+            error: None,
+            is_over: false,
+            read_shut: false,
+            write_shut: false,
+        }
+    }
+}
+
+impl Flow {
+    fn new() -> Flow {
+        Flow {
+            bytes: VecDeque::new(),
+            arrived: 0,
+            is_finished: false,
+            capacity: STREAM_CAPACITY,
+            position: 0,
+            parcels: VecDeque::new(),
+        }
+    }
+
+    /// Sets the capacity: half of the sender's and of the receiver's buffer size.
+    pub(super) fn set_buffers(&mut self, send: usize, recv: usize) {
+        self.capacity = (send / 2 + recv / 2).max(LEAST_CAPACITY);
+    }
+
+    pub(super) fn room(&self) -> usize {
+        self.capacity.saturating_sub(self.bytes.len())
+    }
+
+    /// Adds bytes, of which there is room for, and the descriptors that are passed with them.
+    pub(super) fn push(&mut self, bytes: &[u8], descriptors: Vec<Foreign>) {
+        if !descriptors.is_empty() {
+            let begin = self.position + self.bytes.len() as u64;
+            self.parcels.push_back(Parcel {
+                begin,
+                end: begin + bytes.len() as u64,
+                descriptors,
+            });
+        }
+        self.bytes.extend(bytes);
+    }
+
+    /// Drops everything: the receiver is gone.
+    pub(super) fn discard(&mut self) {
+        self.bytes.clear();
+        self.arrived = 0;
+        self.parcels.clear();
+    }
+
+    /// Takes bytes that have arrived. As on Linux, a receive ends with the last byte that was sent with descriptors.
+    fn take(&mut self, take: impl FnOnce(&mut VecDeque<u8>, usize) -> u32, descriptors: &mut Vec<Foreign>) -> u32 {
+        let mut most = self.arrived;
+        if let Some(parcel) = self.parcels.front() {
+            most = most.min((parcel.end - self.position) as usize);
+        }
+        let count = take(&mut self.bytes, most);
+        self.arrived -= count as usize;
+        self.position += u64::from(count);
+        if let Some(parcel) = self.parcels.front_mut()
+            && parcel.begin < self.position
+        {
+            descriptors.append(&mut parcel.descriptors);
+            if parcel.end <= self.position {
+                self.parcels.pop_front();
+            }
+        }
+        count
+    }
+}

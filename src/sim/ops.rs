@@ -1,0 +1,298 @@
+//! The operations in flight of one loop, and how each of them is carried out.
+
+use std::collections::VecDeque;
+
+use super::net::{Attempt, Network, Waiter};
+use crate::driver::op::Op;
+use crate::driver::pool::ProvidedPool;
+use crate::driver::{Completion, DriverCounters, FileOp, OpId, OpResult, OsResult};
+use crate::sys::{Fd, IoVec, Message, errno};
+
+/// The operations in flight of one loop.
+pub(super) struct LoopOps {
+    index: u32,
+    /// By the index of the operation's id.
+    slots: Vec<Slot>,
+    /// Operations to try in the next poll, in order: new ones, cancelled ones, and those whose socket has changed.
+    queued: Vec<u32>,
+    /// The memory of the last `queued`.
+    spare: Vec<u32>,
+    pub(super) pool: ProvidedPool,
+    pub(super) counters: DriverCounters,
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    id: OpId,
+    /// In place until the operation completes; null if there is none.
+    op: *const Op,
+    /// Whether it is in `queued`. If not, it waits in its socket.
+    is_queued: bool,
+    is_cancelled: bool,
+}
+
+impl Slot {
+    const EMPTY: Slot = Slot {
+        id: OpId::new(0, 0),
+        op: std::ptr::null(),
+        is_queued: false,
+        is_cancelled: false,
+    };
+}
+
+impl LoopOps {
+    pub(super) fn new(index: u32) -> LoopOps {
+        LoopOps {
+            index,
+            slots: Vec::new(),
+            queued: Vec::new(),
+            spare: Vec::new(),
+            pool: ProvidedPool::default(),
+            counters: DriverCounters::default(),
+        }
+    }
+
+    /// Queues a new operation.
+    pub(super) fn start(&mut self, id: OpId, op: &Op) {
+        self.counters.submissions += 1;
+        let at = id.index();
+        if self.slots.len() <= at {
+            self.slots.resize(at + 1, Slot::EMPTY);
+        }
+        self.slots[at] = Slot {
+            id,
+            op,
+            is_queued: true,
+            is_cancelled: false,
+        };
+        self.queued.push(at as u32);
+    }
+
+    /// Marks an operation as cancelled, and queues it.
+    pub(super) fn cancel(&mut self, network: &mut Network, id: OpId, op: &Op) {
+        let at = id.index();
+        let slot = self
+            .slots
+            .get_mut(at)
+            .filter(|slot| slot.id == id && !slot.op.is_null());
+        let Some(slot) = slot else { return };
+        slot.is_cancelled = true;
+        if slot.is_queued {
+            return;
+        }
+        slot.is_queued = true;
+        self.queued.push(at as u32);
+        if let Some((fd, direction)) = op.waits_for() {
+            let (loop_index, slot) = (self.index, at as u32);
+            network.stop_waiting(fd, direction, Waiter { loop_index, slot });
+        }
+    }
+
+    /// Queues an operation that has waited in its socket.
+    pub(super) fn try_again(&mut self, slot: u32) {
+        self.slots[slot as usize].is_queued = true;
+        self.queued.push(slot);
+    }
+
+    pub(super) fn has_queued(&self) -> bool {
+        !self.queued.is_empty()
+    }
+
+    /// Tries the queued operations once. One that can complete does, also if it was cancelled; one that cannot is
+    /// cancelled, or waits in its socket.
+    pub(super) fn advance(&mut self, network: &mut Network, completed: &mut Vec<Completion>) {
+        let queued = std::mem::replace(&mut self.queued, std::mem::take(&mut self.spare));
+        for &at in &queued {
+            let slot = self.slots[at as usize];
+            // SAFETY: the operation has not completed, so its op and the memory that it points to are in place.
+            let op = unsafe { &*slot.op };
+            // SAFETY: as above.
+            let result = match unsafe { self.attempt(network, op) } {
+                Some(result) => {
+                    self.counters.late_cancels += u64::from(slot.is_cancelled);
+                    result
+                }
+                None if slot.is_cancelled => OpResult::new(Err(errno::CANCELED)),
+                None => {
+                    self.slots[at as usize].is_queued = false;
+                    let (fd, direction) = op.waits_for().expect("only operations on sockets wait");
+                    let (loop_index, slot) = (self.index, at);
+                    network.wait(fd, direction, Waiter { loop_index, slot });
+                    continue;
+                }
+            };
+            self.slots[at as usize].op = std::ptr::null();
+            self.counters.completions += 1;
+            completed.push(Completion { id: slot.id, result });
+        }
+        self.spare = queued;
+        self.spare.clear();
+    }
+
+    /// Performs an operation; `None` if it cannot complete yet.
+    ///
+    /// # Safety
+    ///
+    /// The operation has not completed.
+    unsafe fn attempt(&mut self, network: &mut Network, op: &Op) -> Option<OpResult> {
+        let mut none = Vec::new();
+        let res = match *op {
+            Op::Accept { fd } => network.accept(fd)?.map(|fd| fd as u32),
+            // SAFETY: the operation owns the name until it completes.
+            Op::Connect { fd, name } => network.connect(fd, unsafe { &*name })?.map(|()| 0),
+            Op::Recv { fd, ptr, len, .. } => {
+                // SAFETY: the operation owns these bytes until it completes, which has not been reported yet.
+                network.recv(fd, |bytes, most| unsafe { copy_out(bytes, most, ptr, len) }, &mut none)?
+            }
+            Op::RecvVectored { fd, slices, count, .. } => {
+                // SAFETY: the operation owns the slices and their bytes until it completes.
+                let slices = unsafe { std::slice::from_raw_parts(slices, count) };
+                let take = |bytes: &mut VecDeque<u8>, most: usize| {
+                    let mut received = 0;
+                    for slice in slices {
+                        // SAFETY: as above.
+                        received += unsafe { copy_out(bytes, most - received as usize, slice.base, slice.len) };
+                    }
+                    received
+                };
+                network.recv(fd, take, &mut none)?
+            }
+            Op::RecvManaged { fd, .. } | Op::RecvMessageManaged { fd, .. } if !network.can_recv(fd) => return None,
+            Op::RecvManaged { fd, .. } => {
+                // SAFETY: the buffer was just taken from the pool, and `copy_out` returns how many bytes it wrote.
+                return unsafe {
+                    self.pool.receive(&mut self.counters, |ptr, len| {
+                        network.recv(fd, |bytes, most| copy_out(bytes, most, ptr, len), &mut none)
+                    })
+                };
+            }
+            Op::Send { fd, ptr, len, .. } => {
+                // SAFETY: the operation owns these bytes until it completes.
+                let bytes = unsafe { std::slice::from_raw_parts(ptr, len) };
+                network.send(fd, [bytes].into_iter(), Vec::new())?
+            }
+            // SAFETY: the operation owns the slices and their bytes until it completes.
+            Op::SendVectored { fd, slices, count, .. } => unsafe { send_vectored(network, fd, slices, count)? },
+            Op::RecvMessage { fd, message } => {
+                // SAFETY: the operation owns the message and the memory that it points to until it completes.
+                unsafe {
+                    let buffer = (*message).bytes();
+                    recv_message(network, fd, message, buffer.base, buffer.len)?
+                }
+            }
+            Op::RecvMessageManaged { fd, message } => {
+                // SAFETY: as above; the buffer was just taken from the pool.
+                return unsafe {
+                    self.pool.receive(&mut self.counters, |ptr, len| {
+                        recv_message(network, fd, message, ptr, len)
+                    })
+                };
+            }
+            Op::SendMessage { fd, message, at_once } => {
+                // SAFETY: the operation owns the message and the memory that it points to until it completes.
+                let sent = unsafe { send_message(network, fd, message) };
+                sent.or(at_once.then_some(Err(errno::AGAIN)))?
+            }
+            Op::Readiness { fd, direction } => network.is_ready(fd, direction)?,
+            // `start` leaves the others to a pool thread.
+            Op::File(FileOp::Remove { .. }) => Ok(0),
+            Op::LookUp { .. } | Op::File(_) => Err(errno::NOT_SUPPORTED),
+        };
+        Some(OpResult::new(res))
+    }
+}
+
+/// Sends from several slices in order.
+///
+/// # Safety
+///
+/// The slices and their bytes are valid.
+unsafe fn send_vectored(network: &mut Network, fd: Fd, slices: *const IoVec, count: usize) -> Attempt<u32> {
+    // SAFETY: the caller's promise.
+    let slices = unsafe { std::slice::from_raw_parts(slices, count) };
+    // SAFETY: as above.
+    let part = |slice: &IoVec| unsafe { std::slice::from_raw_parts(slice.base.cast_const(), slice.len) };
+    let parts = slices.iter().filter(|slice| slice.len > 0).map(part);
+    network.send(fd, parts, Vec::new())
+}
+
+/// Sends a message through a datagram socket or a Unix connection.
+///
+/// # Safety
+///
+/// The message and the memory that it points to are valid.
+unsafe fn send_message(network: &mut Network, fd: Fd, message: *const Message) -> Attempt<u32> {
+    // SAFETY: the caller's promise.
+    let (bytes, to) = unsafe { ((*message).bytes(), (*message).name()) };
+    let bytes = match bytes.len {
+        0 => &[][..],
+        // SAFETY: as above.
+        len => unsafe { std::slice::from_raw_parts(bytes.base.cast_const(), len) },
+    };
+    // SAFETY: as above.
+    let descriptors = match unsafe { (*message).duplicate_descriptors() } {
+        Ok(descriptors) => descriptors,
+        Err(code) => return Some(Err(code)),
+    };
+    match network.is_datagram_socket(fd) {
+        true => network.send_datagram(fd, bytes, to.as_ref(), descriptors),
+        false => network.send(fd, [bytes].into_iter(), descriptors),
+    }
+}
+
+/// Receives a datagram, or bytes of a Unix connection, into `len` bytes from `ptr` on, and the sender and descriptors
+/// into the message.
+///
+/// # Safety
+///
+/// The operation owns the message and the memory that it points to; nothing else uses the buffer.
+unsafe fn recv_message(
+    network: &mut Network,
+    fd: Fd,
+    message: *mut Message,
+    ptr: *mut u8,
+    len: usize,
+) -> Option<OsResult> {
+    if !network.is_datagram_socket(fd) {
+        let mut descriptors = Vec::new();
+        // SAFETY: the caller's promise.
+        let take = |bytes: &mut VecDeque<u8>, most: usize| unsafe { copy_out(bytes, most, ptr, len) };
+        let received = network.recv(fd, take, &mut descriptors)?;
+        if received.is_ok() {
+            // SAFETY: as above.
+            unsafe { (*message).deliver_with(None, false, descriptors) };
+        }
+        return Some(received);
+    }
+    let datagram = match network.recv_datagram(fd)? {
+        Ok(datagram) => datagram,
+        Err(code) => return Some(Err(code)),
+    };
+    let count = datagram.bytes.len().min(len);
+    let sender = datagram.sender();
+    // SAFETY: as above; `count` is at most the buffer's length.
+    unsafe {
+        std::ptr::copy_nonoverlapping(datagram.bytes.as_ptr(), ptr, count);
+        (*message).deliver_with(Some(&sender), count < datagram.bytes.len(), datagram.descriptors);
+    }
+    network.recycle(datagram.bytes);
+    Some(Ok(count as u32))
+}
+
+/// Moves up to `most` bytes from a receive queue to an operation's memory.
+///
+/// # Safety
+///
+/// `len` bytes from `ptr` on may be written.
+unsafe fn copy_out(bytes: &mut VecDeque<u8>, most: usize, ptr: *mut u8, len: usize) -> u32 {
+    let count = most.min(len);
+    let (front, back) = bytes.as_slices();
+    let first = front.len().min(count);
+    // SAFETY: the caller's promise: `count` bytes in all, which is at most `len`. The queue is memory of this driver's.
+    unsafe {
+        std::ptr::copy_nonoverlapping(front.as_ptr(), ptr, first);
+        std::ptr::copy_nonoverlapping(back.as_ptr(), ptr.add(first), count - first);
+    }
+    bytes.drain(..count);
+    count as u32
+}
