@@ -117,7 +117,11 @@ fn too_many_descriptors_or_no_bytes_is_an_error() {
                 assert_eq!(result.unwrap_err().kind(), ErrorKind::BrokenPipe);
                 drop(one);
                 let sockets = if case.is_kernel() { 2 } else { 0 };
-                assert_eq!(settled().await, before.saturating_sub(sockets), "an unsent descriptor leaks");
+                assert_eq!(
+                    settled().await,
+                    before.saturating_sub(sockets),
+                    "an unsent descriptor leaks"
+                );
             });
         });
     });
