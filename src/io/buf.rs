@@ -6,6 +6,7 @@
 //! The traits are unsafe to implement; all common buffer types implement them. Implementing a custom reader or writer
 //! needs no unsafe code: use [`IoBuf::as_slice`] and [`IoBufMut::fill_from`].
 
+use std::borrow::Cow;
 use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::rc::Rc;
@@ -19,6 +20,15 @@ use super::slice::Slice;
 ///
 /// `as_ptr` points to `len` initialised bytes. They stay at this address, unchanged, while the value is neither moved
 /// nor accessed through a mutable reference.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a buffer that can be written: a write takes ownership of its buffer",
+    label = "not an owned buffer of bytes",
+    note = "pass the buffer by value and take it back: `let (result, buf) = stream.write_all(buf).await;`, or without \
+            taking it back: `stream.write_all(buf).await.0?;`",
+    note = "to keep a vector or string, pass a clone, or share it as `Rc<[u8]>`, `Arc<[u8]>` or `Bytes`; to write a part \
+            of it, pass `buf.slice(range)`",
+    note = "literals such as `\"text\"` and `b\"bytes\"` can be passed as they are"
+)]
 pub unsafe trait IoBuf: 'static {
     /// A pointer to the first byte.
     fn as_ptr(&self) -> *const u8;
@@ -79,6 +89,14 @@ pub unsafe trait IoBuf: 'static {
 /// [`len`](IoBuf::len) is at most [`capacity`](IoBufMut::capacity), and neither changes while an operation owns the
 /// buffer. Each operation checks these two rules, and that both pointers are equal, and panics on a violation: a wrong
 /// length never reaches the kernel.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a buffer that can be read into: a read takes ownership of its buffer",
+    label = "not an owned buffer of bytes that can be read into",
+    note = "pass the buffer by value and take it back: `let (result, buf) = stream.read(buf).await;`",
+    note = "a buffer is a `Vec<u8>`, as in `Vec::with_capacity(4096)`, or `[u8; N]`, `Box<[u8]>` or `BytesMut`; to read \
+            into a part of it, pass `buf.slice_mut(range)`, to append to it, `buf.spare()`",
+    note = "without a buffer of your own: `let bytes = stream.read_managed().await?;`"
+)]
 pub unsafe trait IoBufMut: IoBuf {
     /// A pointer to the first byte to fill.
     fn as_mut_ptr(&mut self) -> *mut u8;
@@ -192,7 +210,7 @@ fn bounds(range: impl RangeBounds<usize>, end: usize) -> (usize, usize) {
     (begin, end)
 }
 
-/// Implements `IoBuf` for types whose bytes are static or on the heap.
+/// Implements `IoBuf` for types that dereference to bytes or text that is static or on the heap.
 macro_rules! impl_io_buf {
     ($([$($generics:tt)*] $kind:ty),* $(,)?) => {$(
         // SAFETY: moving the value does not move its bytes. It keeps them alive, and they change only through a mutable
@@ -200,11 +218,11 @@ macro_rules! impl_io_buf {
         unsafe impl<$($generics)*> $crate::io::IoBuf for $kind {
             #[inline]
             fn as_ptr(&self) -> *const u8 {
-                AsRef::<[u8]>::as_ref(self).as_ptr()
+                AsRef::<[u8]>::as_ref(&**self).as_ptr()
             }
             #[inline]
             fn len(&self) -> usize {
-                AsRef::<[u8]>::as_ref(self).len()
+                AsRef::<[u8]>::as_ref(&**self).len()
             }
         }
     )*};
@@ -216,9 +234,18 @@ impl_io_buf!(
     [const N: usize] &'static [u8; N],
     [] &'static str,
     [] String,
+    [] Cow<'static, [u8]>,
+    [] Cow<'static, str>,
     [] Box<[u8]>,
+    [const N: usize] Box<[u8; N]>,
+    [] Box<str>,
+    // Other owners can only read: changing the bytes through an `Rc` or `Arc` requires that it is the only one.
     [] Rc<[u8]>,
+    [] Rc<str>,
+    [] Rc<Vec<u8>>,
     [] Arc<[u8]>,
+    [] Arc<str>,
+    [] Arc<Vec<u8>>,
 );
 
 // SAFETY: the bytes are on the heap, at the same address wherever the vector is moved.
@@ -257,6 +284,17 @@ unsafe impl IoBufMut for Box<[u8]> {
     }
     fn capacity(&self) -> usize {
         (**self).len()
+    }
+    unsafe fn set_filled(&mut self, _len: usize) {}
+}
+
+// SAFETY: as for `IoBuf`; the box has exclusive ownership of its bytes.
+unsafe impl<const N: usize> IoBufMut for Box<[u8; N]> {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        (**self).as_mut_ptr()
+    }
+    fn capacity(&self) -> usize {
+        N
     }
     unsafe fn set_filled(&mut self, _len: usize) {}
 }
@@ -341,4 +379,45 @@ pub(crate) fn no_capacity() -> io::Error {
         io::ErrorKind::InvalidInput,
         "the buffer has no capacity to read into: allocate some, as in Vec::with_capacity(4096)",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each type returns its bytes, at an address that does not change when the value is moved.
+    #[test]
+    fn every_owner_of_bytes_is_a_buffer() {
+        fn check<B: IoBuf>(buf: B) {
+            assert_eq!(buf.as_slice(), b"hello");
+            let address = buf.as_ptr();
+            let moved = Box::new(buf);
+            assert_eq!((moved.as_ptr(), moved.as_slice()), (address, &b"hello"[..]));
+        }
+        check("hello");
+        check(b"hello");
+        check(&b"hello"[..]);
+        check(String::from("hello"));
+        check(b"hello".to_vec());
+        check(Cow::<'static, [u8]>::Borrowed(b"hello"));
+        check(Cow::<'static, [u8]>::Owned(b"hello".to_vec()));
+        check(Cow::<'static, str>::Owned("hello".into()));
+        check(Box::new(*b"hello"));
+        check(Box::<[u8]>::from(*b"hello"));
+        check(Box::<str>::from("hello"));
+        check(Rc::<[u8]>::from(*b"hello"));
+        check(Rc::<str>::from("hello"));
+        check(Rc::new(b"hello".to_vec()));
+        check(Arc::<[u8]>::from(*b"hello"));
+        check(Arc::<str>::from("hello"));
+        check(Arc::new(b"hello".to_vec()));
+    }
+
+    #[test]
+    fn a_boxed_array_is_filled_from_its_start() {
+        let mut buf = Box::new(*b"hello");
+        assert_eq!((buf.capacity(), buf.fill_from(b"HE")), (5, 2));
+        assert_eq!(&*buf, b"HEllo");
+        assert_eq!(buf.fill_from(b"too long"), 5);
+    }
 }

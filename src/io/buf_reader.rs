@@ -57,7 +57,7 @@ pub struct BufReader<R> {
     buffer: LineBuffer,
 }
 
-impl<R> BufReader<R> {
+impl<R: AsyncRead> BufReader<R> {
     /// Creates a reader with an empty buffer.
     pub fn new(inner: R) -> BufReader<R> {
         let buffer = LineBuffer {
@@ -67,7 +67,9 @@ impl<R> BufReader<R> {
         };
         BufReader { inner, buffer }
     }
+}
 
+impl<R> BufReader<R> {
     /// Sets the maximum length of a line, without its delimiter. The default is 64 KiB.
     #[must_use]
     pub fn max_line_len(mut self, len: usize) -> BufReader<R> {

@@ -48,6 +48,13 @@ pub(crate) const HEAP_READ_LEN: usize = 8 * 1024;
 /// })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a stream that windlass can read",
+    label = "does not implement `windlass::io::AsyncRead`",
+    note = "convert a socket or file of std first: `windlass::net::TcpStream::from_std(stream)?`",
+    note = "a reader written for tokio or futures implements another trait of the same name; only a stream of windlass \
+            can be passed to them, in a `windlass::compat::Bridge`, not the other way around"
+)]
 pub trait AsyncRead {
     /// Reads into `buf`, from its start up to its capacity, and returns the number of bytes; 0 means end of stream. The
     /// length of a `Vec` is set to that number. A buffer without capacity is an `InvalidInput` error.
@@ -209,6 +216,11 @@ pub(crate) fn unexpected_eof() -> io::Error {
 /// })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a buffered reader",
+    label = "does not implement `windlass::io::AsyncBufRead`",
+    note = "wrap the stream: `windlass::io::BufReader::new(stream)`"
+)]
 pub trait AsyncBufRead: AsyncRead {
     /// Returns the buffered bytes, and reads first if there are none. An empty slice means end of stream. The same
     /// bytes are returned again until [`consume`](AsyncBufRead::consume) is called.

@@ -40,6 +40,11 @@ use super::{delegate_read, delegate_write};
 /// })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be read and written at the same time",
+    label = "does not implement `windlass::io::Halves`",
+    note = "join a reader and a writer into one stream: `windlass::io::join(reader, writer)`"
+)]
 pub trait Halves {
     /// The type of the read half.
     type ReadHalf<'a>: AsyncRead

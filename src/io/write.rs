@@ -43,6 +43,13 @@ use super::{BufResult, coop};
 /// })??;
 /// # Ok::<(), std::io::Error>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a stream that windlass can write to",
+    label = "does not implement `windlass::io::AsyncWrite`",
+    note = "convert a socket or file of std first: `windlass::net::TcpStream::from_std(stream)?`",
+    note = "a writer written for tokio or futures implements another trait of the same name; only a stream of windlass \
+            can be passed to them, in a `windlass::compat::Bridge`, not the other way around"
+)]
 pub trait AsyncWrite {
     /// Writes from `buf` and returns the number of bytes written, which may be less than the buffer's length.
     ///
