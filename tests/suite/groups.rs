@@ -265,10 +265,15 @@ fn a_dropped_group_makes_its_task_wait() {
 
             // The same with a timeout: the task continues at once, and completes only after the child.
             let parent = spawn({
-                let ended = ended.clone();
+                let ended = CountDrop(ended.clone());
                 async move {
+                    // Connected before the timeout begins: it may pass before a busy machine has made the connection.
+                    let (_client, server) = pair().await;
                     let slow = task::group(async |group| {
-                        group.spawn(stuck_read(ended.clone()));
+                        group.spawn(async move {
+                            let _ended = ended;
+                            server.read(vec![0; 64]).await.0.map(drop)
+                        });
                     });
                     assert!(timeout(5 * MS, slow).await.is_err());
                     assert!(counters().tasks >= 3, "the child is being cancelled");
