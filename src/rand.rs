@@ -1,20 +1,35 @@
-//! Pseudo-random numbers.
+//! Random numbers and hash keys that a simulation can replay.
 //!
-//! [`Rng`] is a small, fast, non-cryptographic generator.
+//! [`Rng`] is a small, fast, non-cryptographic generator. [`RandomState`] makes the hashers of a
+//! [`HashMap`](std::collections::HashMap). The operating system seeds both. In a simulation, the simulation's seed does, so
+//! that the same seed gives the same numbers and the same iteration order of maps. The `RandomState` of std cannot be
+//! seeded: a program that iterates over such a map behaves differently in each run.
 //!
 //! ```
-//! use windlass::rand::Rng;
+//! use std::collections::HashMap;
+//! use windlass::rand::{RandomState, Rng};
 //!
-//! let mut rng = Rng::from_seed(7);
+//! let mut rng = Rng::new();
 //! let back_off_ms = rng.range(50..=100);
 //! assert!((50..=100).contains(&back_off_ms));
+//!
+//! let mut peers: HashMap<u32, &str, RandomState> = HashMap::default();
+//! peers.insert(1, "a:7000");
 //! ```
 
+use std::cell::Cell;
+#[cfg(feature = "sim")]
+use std::cell::RefCell;
+use std::hash::{BuildHasher, DefaultHasher, Hasher};
 use std::ops::{Bound, RangeBounds};
+
+use crate::event_loop::core::LoopCore;
+use crate::sys;
 
 /// A pseudo-random number generator: xoshiro256++, with a period of 2^256 - 1.
 ///
-/// **Not for secrets**: a few outputs reveal all others.
+/// [`Rng::new`] is seeded by the simulation inside one, and by the operating system elsewhere. **Not for secrets**: a few
+/// outputs reveal all others.
 ///
 /// A clone continues with the same numbers as the original.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +38,27 @@ pub struct Rng {
 }
 
 impl Rng {
+    /// A generator with a new seed: from the operating system or, in a simulation, from the simulation.
+    ///
+    /// ```
+    /// let mut rng = windlass::rand::Rng::new();
+    /// assert!(rng.below(6) < 6);
+    /// ```
+    #[allow(
+        clippy::new_without_default,
+        reason = "a default is expected to be the same each time"
+    )]
+    pub fn new() -> Rng {
+        let mut bytes = [0; 32];
+        entropy(&mut bytes);
+        let (words, _) = bytes.as_chunks::<8>();
+        match std::array::from_fn(|index| u64::from_le_bytes(words[index])) {
+            // This state yields only zeros.
+            [0, 0, 0, 0] => Rng::from_seed(0),
+            state => Rng { state },
+        }
+    }
+
     /// A generator with a fixed seed: the same seed gives the same numbers, on every platform.
     ///
     /// ```
@@ -149,6 +185,112 @@ impl Rng {
     }
 }
 
+/// Makes the hashers of a [`HashMap`](std::collections::HashMap) or [`HashSet`](std::collections::HashSet), as
+/// [`std::hash::RandomState`] does, and like it with secret keys. In a simulation the keys depend on the seed, so the
+/// iteration order is the same in each run.
+///
+/// ```
+/// use std::collections::{HashMap, HashSet};
+/// use windlass::rand::RandomState;
+///
+/// let mut sessions: HashMap<u64, String, RandomState> = HashMap::default();
+/// sessions.insert(7, "seven".to_owned());
+/// let seen: HashSet<u64, RandomState> = sessions.keys().copied().collect();
+/// assert!(seen.contains(&7));
+/// ```
+#[derive(Clone, Debug)]
+pub struct RandomState {
+    keys: [u64; 2],
+}
+
+impl RandomState {
+    /// Keys that differ from those of other maps.
+    pub fn new() -> RandomState {
+        RandomState { keys: new_keys() }
+    }
+}
+
+impl Default for RandomState {
+    fn default() -> RandomState {
+        RandomState::new()
+    }
+}
+
+impl BuildHasher for RandomState {
+    type Hasher = DefaultHasher;
+
+    fn build_hasher(&self) -> DefaultHasher {
+        // The keys of `DefaultHasher` cannot be set. As the beginning of the hashed text they make its state just as
+        // unknown.
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u64(self.keys[0]);
+        hasher.write_u64(self.keys[1]);
+        hasher
+    }
+}
+
+thread_local! {
+    /// The last keys that were given out on this thread. Zero: none yet.
+    static KEYS: Cell<[u64; 2]> = const { Cell::new([0; 2]) };
+}
+
+#[cfg(feature = "sim")]
+thread_local! {
+    /// The source of entropy for a simulation's code that runs outside of a loop.
+    static SEEDED: RefCell<Option<Rng>> = const { RefCell::new(None) };
+}
+
+/// New keys for a hasher. On a real driver, the OS is asked once per thread, and the keys count up from there.
+fn new_keys() -> [u64; 2] {
+    if is_seeded() || KEYS.get() == [0; 2] {
+        let mut bytes = [0; 16];
+        entropy(&mut bytes);
+        let (words, _) = bytes.as_chunks::<8>();
+        let keys = [u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1])];
+        if is_seeded() {
+            return keys;
+        }
+        KEYS.set(keys);
+    }
+    let [first, second] = KEYS.get();
+    KEYS.set([first.wrapping_add(1), second]);
+    [first, second]
+}
+
+/// Whether entropy may come from a seed here, so that none may be kept for later.
+fn is_seeded() -> bool {
+    #[cfg(feature = "sim")]
+    if SEEDED.with_borrow(Option::is_some) {
+        return true;
+    }
+    LoopCore::try_current().is_some_and(|core| core.has_virtual_clock)
+}
+
+/// Random bytes from the current loop's driver; outside of a loop from the simulation, if there is one, or the OS.
+fn entropy(bytes: &mut [u8]) {
+    if let Some(core) = LoopCore::try_current() {
+        return core.driver().entropy(bytes);
+    }
+    #[cfg(feature = "sim")]
+    if SEEDED.with_borrow_mut(|seeded| seeded.as_mut().map(|rng| rng.fill(bytes)).is_some()) {
+        return;
+    }
+    sys::entropy(bytes);
+}
+
+/// Runs `run` with entropy from `rng` wherever this thread is outside of a loop: between turns, in blocking jobs.
+#[cfg(feature = "sim")]
+pub(crate) fn seeded<T>(rng: Rng, run: impl FnOnce() -> T) -> T {
+    struct Restore(Option<Rng>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            SEEDED.set(self.0.take());
+        }
+    }
+    let _restore = Restore(SEEDED.replace(Some(rng)));
+    run()
+}
+
 /// The finalizer of SplitMix64: every bit of the input changes every bit of the output with probability one half.
 pub(crate) fn mix(word: u64) -> u64 {
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -196,6 +338,28 @@ mod tests {
         // A bound for which almost every second product is unfair.
         let bound = (1 << 63) + 1;
         assert!((0..1_000).all(|_| rng.below(bound) < bound));
+    }
+
+    #[test]
+    fn hashers_of_one_state_agree_and_states_differ() {
+        let states: Vec<RandomState> = (0..100).map(|_| RandomState::new()).collect();
+        let hashes: std::collections::BTreeSet<u64> = states.iter().map(|state| state.hash_one(7)).collect();
+        assert_eq!(hashes.len(), 100);
+        assert_eq!(states[0].hash_one("x"), states[0].clone().hash_one("x"));
+        let elsewhere = std::thread::spawn(RandomState::new).join().unwrap();
+        assert_ne!(elsewhere.hash_one(7), states[0].hash_one(7));
+        assert_ne!(Rng::new(), Rng::new());
+    }
+
+    #[cfg(feature = "sim")]
+    #[test]
+    fn a_seed_replaces_the_entropy_outside_of_a_loop() {
+        let draw = || (Rng::new(), RandomState::new().keys, RandomState::new().keys);
+        let first = seeded(Rng::from_seed(1), draw);
+        assert_ne!(first.1, first.2);
+        assert_eq!(first, seeded(Rng::from_seed(1), draw));
+        assert_ne!(first, seeded(Rng::from_seed(2), draw));
+        assert_ne!(draw(), draw());
     }
 
     #[test]

@@ -322,8 +322,14 @@ fn fold(a: u64, b: u64) -> u64 {
 // Output.
 
 impl EventLog {
+    /// The line of a record in the timeline, with its text if it has one.
+    pub(crate) fn line_of(&self, record: &Record) -> String {
+        let entry = self.entries().find(|(_, other, _)| *other == record);
+        self.line(record, entry.and_then(|(.., text)| text))
+    }
+
     /// One line of the timeline, without the line's end.
-    pub(crate) fn line(&self, record: &Record, text: Option<&str>) -> String {
+    fn line(&self, record: &Record, text: Option<&str>) -> String {
         let mut line = String::new();
         let _ = write!(
             line,

@@ -7,6 +7,12 @@
 //! writes through its raw pointers then. An operation that can complete wins over its cancel, so the "cancelled, but
 //! completed" race always happens. Sockets and time need no system call, so Miri can run the core.
 
+#[cfg(feature = "sim")]
+#[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
+mod chaos;
+#[cfg(feature = "sim")]
+#[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
+mod determinism;
 mod driver;
 mod kernel;
 #[cfg(feature = "sim")]
@@ -16,9 +22,25 @@ mod net;
 mod ops;
 #[cfg(feature = "sim")]
 #[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
+mod panics;
+#[cfg(feature = "sim")]
+#[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
+mod report;
+#[cfg(feature = "sim")]
+#[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
 pub(crate) mod rng;
 #[cfg(feature = "sim")]
 #[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
 pub(crate) mod settings;
+#[cfg(feature = "sim")]
+#[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
+mod shrink;
+#[cfg(feature = "sim")]
+#[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
+mod sweep;
 
+#[cfg(feature = "sim")]
+pub use self::chaos::{Chaos, FaultKind};
 pub(crate) use self::driver::SimDriver;
+#[cfg(feature = "sim")]
+pub use self::sweep::Report;

@@ -1,0 +1,138 @@
+//! Panics of a run: recorded with their place, and not printed.
+//!
+//! A run that fails is repeated many times, to shrink it, and every repetition panics. So while a thread is inside
+//! [`capture`], the panic hook keeps the panic for [`take`] instead of printing it. Other threads, and the same thread
+//! outside of it, keep the hook that was there before.
+
+use std::cell::RefCell;
+use std::panic::{self, PanicHookInfo};
+use std::sync::Once;
+
+use crate::sim::settings::{Failure, FailureKind};
+
+thread_local! {
+    /// The panics of the run on this thread. `None`: this thread captures none.
+    static CAPTURED: RefCell<Option<Captured>> = const { RefCell::new(None) };
+}
+
+struct Captured {
+    /// Oldest first.
+    panics: Vec<Failure>,
+    /// Whether to keep the stack too, if `RUST_BACKTRACE` asks for it. Finding its symbols takes longer than most runs.
+    with_backtrace: bool,
+}
+
+/// Panics that are kept: the first is the cause, the others mostly follow from it.
+const MAX_KEPT: usize = 16;
+
+/// Runs `run` with panics captured on this thread. [`take`] returns them; what is left at the end is dropped.
+pub(crate) fn capture<T>(with_backtrace: bool, run: impl FnOnce() -> T) -> T {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let earlier = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !keep(info) {
+                earlier(info);
+            }
+        }));
+    });
+    /// Restores what was there before, also when `run` panics.
+    struct Restore(Option<Captured>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            let _ = CAPTURED.try_with(|captured| captured.replace(self.0.take()));
+        }
+    }
+    let new = Captured {
+        panics: Vec::new(),
+        with_backtrace,
+    };
+    let _restore = Restore(CAPTURED.with(|captured| captured.replace(Some(new))));
+    run()
+}
+
+/// The panics on this thread since [`capture`] began or since the last call.
+pub(crate) fn take() -> Vec<Failure> {
+    CAPTURED
+        .with(|captured| {
+            captured
+                .borrow_mut()
+                .as_mut()
+                .map(|captured| std::mem::take(&mut captured.panics))
+        })
+        .unwrap_or_default()
+}
+
+/// Whether the panic was kept.
+fn keep(info: &PanicHookInfo<'_>) -> bool {
+    // A panic while the list is borrowed cannot come from this module; if it does, it is printed.
+    let is_kept = CAPTURED.try_with(|captured| {
+        let mut captured = captured.try_borrow_mut().ok()?;
+        let captured = captured.as_mut()?;
+        if captured.panics.len() < MAX_KEPT {
+            captured.panics.push(Failure {
+                kind: FailureKind::Panic,
+                message: message(info.payload()),
+                location: info.location().map(ToString::to_string),
+                details: if captured.with_backtrace {
+                    backtrace()
+                } else {
+                    Vec::new()
+                },
+            });
+        }
+        Some(())
+    });
+    matches!(is_kept, Ok(Some(())))
+}
+
+/// The text of a panic.
+pub(crate) fn message(payload: &(dyn std::any::Any + Send)) -> String {
+    match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
+        (Some(text), _) => (*text).to_owned(),
+        (None, Some(text)) => text.clone(),
+        (None, None) => "a panic whose payload is not a text".to_owned(),
+    }
+}
+
+/// The stack, if `RUST_BACKTRACE` asks for it.
+fn backtrace() -> Vec<String> {
+    let backtrace = std::backtrace::Backtrace::capture();
+    match backtrace.status() {
+        std::backtrace::BacktraceStatus::Captured => backtrace.to_string().lines().map(str::to_owned).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panics_are_kept_with_their_place_and_only_inside() {
+        let line = line!() + 2;
+        let kept = capture(false, || {
+            let _ = panic::catch_unwind(|| panic!("lost {}", 3));
+            let kept = take();
+            assert!(take().is_empty());
+            kept
+        });
+        assert_eq!(kept.len(), 1);
+        assert_eq!(kept[0].message, "lost 3");
+        let location = kept[0].location.clone().unwrap();
+        assert!(location.contains(&format!("panics.rs:{line}:")), "{location}");
+        assert!(take().is_empty());
+        assert!(CAPTURED.with(|captured| captured.borrow().is_none()));
+    }
+
+    #[test]
+    fn an_unwinding_run_ends_the_capture() {
+        let ended = panic::catch_unwind(|| {
+            capture(false, || {
+                panic!("out");
+            })
+        });
+        assert!(ended.is_err());
+        assert!(CAPTURED.with(|captured| captured.borrow().is_none()));
+    }
+}
