@@ -30,6 +30,8 @@ pub struct BlockingHandle<T> {
     ticket: Option<Ticket>,
     /// Set once the job is queued.
     job: Option<JobId>,
+    /// A loop's driver runs the job, in the loop's time.
+    is_offloaded: bool,
 }
 
 /// Shared with the thread that runs the job.
@@ -121,6 +123,7 @@ impl<T: Send + 'static> BlockingHandle<T> {
             unqueued: None,
             ticket: None,
             job: None,
+            is_offloaded: false,
         };
         handle.queue(Box::new(work), true);
         handle
@@ -129,10 +132,21 @@ impl<T: Send + 'static> BlockingHandle<T> {
 
 impl<T> BlockingHandle<T> {
     fn queue(&mut self, work: Work, bounded: bool) {
-        // Before the thread can finish the job.
-        self.slot.hold_clock();
-        match self.pool.submit(work, bounded) {
-            Ok(job) => self.job = Some(job),
+        let core = LoopCore::try_current();
+        let takes_jobs = || core.is_some_and(LoopCore::takes_jobs);
+        // Before a thread can finish the job.
+        if !takes_jobs() {
+            self.slot.hold_clock();
+        }
+        match self.pool.submit(work, bounded, core) {
+            Ok(job) => {
+                self.job = Some(job);
+                self.is_offloaded = takes_jobs();
+                if self.is_offloaded {
+                    // Held if this was the loop's first job.
+                    self.slot.release_clock();
+                }
+            }
             Err(Refusal::Full(work)) => {
                 self.unqueued = Some(work);
                 // The job is queued only when the handle is polled, so nothing runs that the clock must wait for.
@@ -191,7 +205,9 @@ impl<T> Future for BlockingHandle<T> {
             this.queue(work, true);
         }
         // The job may have been spawned on another loop.
-        this.slot.hold_clock();
+        if !this.is_offloaded {
+            this.slot.hold_clock();
+        }
         let polled = this.slot.result.poll(cx);
         if polled.is_pending() {
             set_wait_reason(WaitReason::Named("a thread"));
@@ -231,7 +247,9 @@ fn holding_clock(waker: &Waker) -> Waker {
             drop(hold);
         }
     }
-    match LoopCore::try_current().and_then(LoopCore::hold_clock) {
+    // A driver that runs jobs makes capacity in its own time.
+    let core = LoopCore::try_current().filter(|core| !core.takes_jobs());
+    match core.and_then(LoopCore::hold_clock) {
         Some(hold) => Waker::from(Arc::new(Holding {
             waker: waker.clone(),
             hold: Mutex::new(Some(hold)),

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use super::PoolFull;
 use super::handle::BlockingHandle;
+use crate::event_loop::core::{LoopCore, RemoteEvent};
 use crate::event_loop::exception::{guard, wake_all};
+use crate::event_loop::inbox::Inbox;
 use crate::sys;
 
 /// A thread pool for blocking work, with a bounded queue.
@@ -152,6 +154,16 @@ struct Job {
     work: Work,
 }
 
+/// A job of a loop whose driver runs jobs itself.
+struct OffloadedJob {
+    id: JobId,
+    work: Work,
+    /// The loop's.
+    inbox: Arc<Inbox<RemoteEvent>>,
+    /// Whether there is an [`Assignment`] for it: it counts as running.
+    is_assigned: bool,
+}
+
 /// Why a job was not accepted, with the job.
 pub(super) enum Refusal {
     Full(Work),
@@ -174,7 +186,12 @@ pub(super) struct Shared {
 
 #[derive(Default)]
 struct State {
+    /// Jobs for the threads.
     queue: VecDeque<Job>,
+    /// Jobs for drivers, in the order of their submission, until they run.
+    offloaded: VecDeque<OffloadedJob>,
+    /// The number of [`Assignment`]s: at most as many as the pool may have threads.
+    assigned: usize,
     /// Waiters for capacity in the queue, in FIFO order; each is registered once.
     waiters: BTreeMap<Ticket, Waker>,
     /// The last job id or ticket.
@@ -258,7 +275,7 @@ impl Pool {
         }
         let state = self.shared().state();
         PoolCounters {
-            queued: state.queue.len(),
+            queued: state.queue.len() + state.offloaded.iter().filter(|job| !job.is_assigned).count(),
             ..state.counters
         }
     }
@@ -267,9 +284,9 @@ impl Pool {
         &self.owner.shared
     }
 
-    /// Queues work that delivers its result itself. Returns the job's id.
-    pub(crate) fn submit(&self, work: Work) -> Result<JobId, (Work, Option<io::Error>)> {
-        self.shared().submit(work, true).map_err(|refusal| match refusal {
+    /// Queues work that delivers its result itself, for the driver of `core` if it runs jobs. Returns the job's id.
+    pub(crate) fn submit(&self, work: Work, core: Option<&LoopCore>) -> Result<JobId, (Work, Option<io::Error>)> {
+        self.shared().submit(work, true, core).map_err(|refusal| match refusal {
             Refusal::Full(work) | Refusal::Closed(work) => (work, None),
             Refusal::NoThread(work, error) => (work, Some(error)),
         })
@@ -312,8 +329,14 @@ impl Shared {
         self.forks != sys::forks()
     }
 
-    /// Queues a job, and starts a thread if none is idle. With `bounded`, fails if the queue is full.
-    pub(super) fn submit(self: &Arc<Self>, work: Work, bounded: bool) -> Result<JobId, Refusal> {
+    /// Queues a job for the driver of `core`, if it runs jobs itself, else for a thread: then starts one if none is
+    /// idle. With `bounded`, fails if the queue is full.
+    pub(super) fn submit(
+        self: &Arc<Self>,
+        work: Work,
+        bounded: bool,
+        core: Option<&LoopCore>,
+    ) -> Result<JobId, Refusal> {
         if self.is_forked() {
             return Err(Refusal::NoThread(work, crate::error::forked_error()));
         }
@@ -325,7 +348,30 @@ impl Shared {
             return Err(Refusal::Full(work));
         }
         let id = state.next_number();
-        state.queue.push_back(Job { id, work });
+        match core.filter(|core| core.may_take_jobs()) {
+            None => self.queue_for_threads(state, Job { id, work }),
+            Some(core) => {
+                let is_assigned = state.assigned < self.settings.threads;
+                state.assigned += usize::from(is_assigned);
+                state.offloaded.push_back(OffloadedJob {
+                    id,
+                    work,
+                    inbox: core.inbox.clone(),
+                    is_assigned,
+                });
+                drop(state);
+                match is_assigned {
+                    true => self.assignment(id).give_to(core),
+                    false => Ok(id),
+                }
+            }
+        }
+    }
+
+    /// Queues a job for a thread.
+    fn queue_for_threads(self: &Arc<Self>, mut state: MutexGuard<'_, State>, job: Job) -> Result<JobId, Refusal> {
+        let id = job.id;
+        state.queue.push_back(job);
         if state.queue.len() <= state.counters.idle {
             drop(state);
             self.work.notify_one();
@@ -400,13 +446,64 @@ impl Shared {
 
     /// Removes a job that has not started from the queue.
     pub(super) fn take_back(&self, id: JobId) -> Option<Work> {
-        let (job, waiters) = {
+        let (work, waiters) = {
             let mut state = self.state();
-            let at = state.queue.iter().position(|job| job.id == id)?;
-            (state.queue.remove(at)?, std::mem::take(&mut state.waiters))
+            let work = match state.queue.iter().position(|job| job.id == id) {
+                Some(at) => state.queue.remove(at)?.work,
+                None => state.take_offloaded(id)?,
+            };
+            (work, std::mem::take(&mut state.waiters))
         };
         wake_all(waiters.into_values());
-        Some(job.work)
+        Some(work)
+    }
+
+    fn assignment(self: &Arc<Self>, id: JobId) -> Assignment {
+        let shared = self.clone();
+        Assignment { shared, id }
+    }
+
+    /// Runs a job that a driver took, unless it was cancelled.
+    fn run_offloaded(&self, id: JobId) {
+        // Also wakes the waiters for capacity, as a thread does that takes a job.
+        let Some(work) = self.take_back(id) else { return };
+        // The job catches panics of the closure; this is for destructors.
+        guard("a blocking job", work);
+        self.state().counters.done += 1;
+    }
+
+    /// Asks the loop of the next offloaded job to pass it to its driver.
+    fn assign_next(self: &Arc<Self>) {
+        let (id, inbox) = {
+            let mut state = self.state();
+            if state.assigned >= self.settings.threads {
+                return;
+            }
+            let Some(next) = state.offloaded.iter_mut().find(|job| !job.is_assigned) else {
+                return;
+            };
+            next.is_assigned = true;
+            let next = (next.id, next.inbox.clone());
+            state.assigned += 1;
+            next
+        };
+        let assignment = self.assignment(id);
+        let give = move || {
+            if let Some(core) = LoopCore::try_current()
+                && let Err(refusal) = assignment.give_to(core)
+            {
+                guard("a blocking job's destructor", || drop(refusal));
+            }
+        };
+        if let Err(event) = inbox.send(RemoteEvent::Call(Box::new(give))) {
+            // The loop has closed. All of its jobs go at once, since dropping the event assigns the next job.
+            let gone = {
+                let is_of_loop = |job: &OffloadedJob| Arc::ptr_eq(&job.inbox, &inbox) && !job.is_assigned;
+                self.state().remove_offloaded(is_of_loop)
+            };
+            drop_works(gone);
+            drop(event);
+        }
     }
 
     /// Wakes `waker` when the queue may have capacity. False if it has capacity now. Later calls reuse the ticket.
@@ -431,15 +528,31 @@ impl Shared {
     }
 
     fn close(&self) {
-        let (jobs, waiters) = {
+        let (jobs, offloaded, waiters) = {
             let mut state = self.state();
             state.closed = true;
-            (std::mem::take(&mut state.queue), std::mem::take(&mut state.waiters))
+            let offloaded = state.remove_offloaded(|job| !job.is_assigned);
+            let (jobs, waiters) = (std::mem::take(&mut state.queue), std::mem::take(&mut state.waiters));
+            (jobs, offloaded, waiters)
         };
         self.work.notify_all();
         wake_all(waiters.into_values());
-        for job in jobs {
-            guard("a blocking job's destructor", || drop(job.work));
+        drop_works(jobs.into_iter().map(|job| job.work));
+        drop_works(offloaded);
+    }
+
+    /// Runs the jobs that drivers took and have not run. A driver would run them later in virtual time, which does not
+    /// pass while the caller waits.
+    fn run_assigned(&self) {
+        loop {
+            let next = self
+                .state()
+                .offloaded
+                .iter()
+                .find(|job| job.is_assigned)
+                .map(|job| job.id);
+            let Some(id) = next else { return };
+            LoopCore::outside(|| self.run_offloaded(id));
         }
     }
 
@@ -447,6 +560,7 @@ impl Shared {
         if how == Shutdown::Detach {
             return;
         }
+        self.run_assigned();
         let is_pool_thread = ptr::eq(POOL_OF_THREAD.get(), self);
         let mut state = self.state();
         if is_pool_thread {
@@ -470,7 +584,65 @@ impl Shared {
     }
 }
 
+/// A driver's permission to run one job: it takes the place of a thread.
+struct Assignment {
+    shared: Arc<Shared>,
+    id: JobId,
+}
+
+impl Assignment {
+    fn run(&self) {
+        self.shared.run_offloaded(self.id);
+    }
+
+    /// Passes the job to the driver of a loop, or to a thread if the driver refuses.
+    fn give_to(self, core: &LoopCore) -> Result<JobId, Refusal> {
+        let (shared, id) = (self.shared.clone(), self.id);
+        let Err(refused) = core.offload(Box::new(move || self.run())) else {
+            return Ok(id);
+        };
+        // Before the assignment is dropped, which cancels its job.
+        let work = shared.state().take_offloaded(id);
+        drop(refused);
+        match work {
+            Some(work) if shared.state().closed => Err(Refusal::Closed(work)),
+            Some(work) => shared.queue_for_threads(shared.state(), Job { id, work }),
+            None => Ok(id),
+        }
+    }
+}
+
+impl Drop for Assignment {
+    /// The job has run, or the driver has dropped it: then it is cancelled.
+    fn drop(&mut self) {
+        if self.shared.is_forked() {
+            return;
+        }
+        drop_works(self.shared.take_back(self.id));
+        self.shared.state().assigned -= 1;
+        self.shared.assign_next();
+    }
+}
+
+fn drop_works(works: impl IntoIterator<Item = Work>) {
+    for work in works {
+        guard("a blocking job's destructor", || drop(work));
+    }
+}
+
 impl State {
+    fn take_offloaded(&mut self, id: JobId) -> Option<Work> {
+        let at = self.offloaded.iter().position(|job| job.id == id)?;
+        Some(self.offloaded.remove(at)?.work)
+    }
+
+    fn remove_offloaded(&mut self, is_removed: impl Fn(&OffloadedJob) -> bool) -> Vec<Work> {
+        let (removed, kept) = self.offloaded.drain(..).partition(is_removed);
+        self.offloaded = kept;
+        let removed: VecDeque<OffloadedJob> = removed;
+        removed.into_iter().map(|job| job.work).collect()
+    }
+
     /// The next job id or ticket, from 1.
     fn next_number(&mut self) -> u64 {
         self.last_number += 1;
@@ -480,6 +652,6 @@ impl State {
     /// Whether the queue is full. Threads that are idle, or could be started, count as capacity.
     fn is_full(&self, settings: &PoolSettings) -> bool {
         let free = self.counters.idle + (settings.threads - self.counters.threads.min(settings.threads));
-        self.queue.len() >= settings.queue.saturating_add(free)
+        self.queue.len() + self.offloaded.len() >= settings.queue.saturating_add(free)
     }
 }

@@ -202,7 +202,8 @@ impl Builder {
 
     /// Debug mode, as in asyncio: the exception handler is called for each task or callback that blocks the loop for
     /// longer than [`slow_callback_duration`](Builder::slow_callback_duration), and for the tasks still pending when
-    /// the loop closes. Without this call the variable `WINDLASS_DEBUG` decides: on unless empty or `0`.
+    /// the loop closes. Without this call the variable `WINDLASS_DEBUG` decides: on unless empty or `0`. On a virtual
+    /// clock nothing is reported as slow.
     ///
     /// ```
     /// use std::{cell::RefCell, rc::Rc, time::Duration};

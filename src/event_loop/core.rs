@@ -18,7 +18,7 @@ use std::time::Duration;
 use crate::blocking::Pool;
 use crate::diagnostics::metrics::{LoopCounters, LoopTimes};
 use crate::driver::op::{Direction, Op};
-use crate::driver::{BufferPool, Closed, Completion, Control, Driver, FdSpace, OpId, OsResult, Reply};
+use crate::driver::{BufferPool, Closed, Completion, Control, Driver, FdSpace, Job, OpId, OsResult, Reply};
 use crate::event_loop::builder::Settings;
 use crate::event_loop::exception::Exception;
 use crate::event_loop::inbox::Inbox;
@@ -28,6 +28,7 @@ use crate::event_loop::task_list::TaskList;
 use crate::event_loop::timers::{Action, TimerId, Timers};
 use crate::inflight::OpTable;
 use crate::inflight::watch::Watcher;
+use crate::on_drop::OnDrop;
 use crate::sys::{self, Fd, SplicePipe};
 use crate::task::{Cleanups, Owner, RawTask, RemoteWake, TaskId};
 use crate::time::Instant;
@@ -68,6 +69,8 @@ pub(crate) struct LoopCore {
     pub(crate) fd_space: FdSpace,
     pub(crate) has_virtual_clock: bool,
     tries_first: bool,
+    /// Whether the driver runs blocking jobs itself; `None` before the first job.
+    takes_jobs: Cell<Option<bool>>,
     /// The number of [`ClockHold`]s: virtual time stands still while there is one.
     pub(super) clock_holds: Cell<usize>,
     pub(crate) ops: OpTable,
@@ -99,12 +102,14 @@ pub(crate) struct LoopCore {
     pub(super) parker: Parker,
     /// The loop's time when timers last fired.
     pub(super) fired_until: Cell<Instant>,
-    /// Debug mode: callbacks and polls that take longer than this are reported.
+    /// Debug mode on a real clock: callbacks and polls that take longer than this are reported.
     pub(crate) slow: Option<Duration>,
     pub(crate) cleanups: Cleanups,
     /// Set by `stop`; the loop ends after the current turn.
     pub(crate) stopping: Cell<bool>,
     pub(super) closed: Cell<bool>,
+    /// The loop was closed by `EventLoop::abandon`.
+    pub(crate) crashed: Cell<bool>,
     current_task: Cell<Option<RawTask>>,
     next_task_id: Cell<u64>,
     /// The budget left in the current poll; below zero, minus the number of refusals through foreign wakers.
@@ -138,6 +143,7 @@ impl LoopCore {
             fd_space,
             has_virtual_clock,
             tries_first,
+            takes_jobs: Cell::new(None),
             clock_holds: Cell::new(0),
             ops: OpTable::default(),
             settings,
@@ -159,10 +165,11 @@ impl LoopCore {
             times,
             parker: Parker::new(&settings, has_virtual_clock),
             fired_until: Cell::new(Instant::from_origin(Duration::ZERO)),
-            slow: settings.debug.then_some(settings.slow_callback),
+            slow: (settings.debug && !has_virtual_clock).then_some(settings.slow_callback),
             cleanups: Cleanups::default(),
             stopping: Cell::new(false),
             closed: Cell::new(false),
+            crashed: Cell::new(false),
             current_task: Cell::new(None),
             next_task_id: Cell::new(1),
             budget: Cell::new(BUDGET),
@@ -245,6 +252,32 @@ impl LoopCore {
         }
         self.clock_holds.set(self.clock_holds.get() + 1);
         Some(ClockHold(self.inbox.clone()))
+    }
+
+    // Blocking jobs.
+
+    /// Passes a job to the driver: see [`Driver::offload`].
+    pub(crate) fn offload(&self, job: Job) -> Result<(), Job> {
+        let result = self.driver().offload(job);
+        self.takes_jobs.set(Some(result.is_ok()));
+        result
+    }
+
+    /// Whether the driver has not refused a job yet.
+    pub(crate) fn may_take_jobs(&self) -> bool {
+        self.takes_jobs.get() != Some(false)
+    }
+
+    /// Whether the driver runs jobs itself.
+    pub(crate) fn takes_jobs(&self) -> bool {
+        self.takes_jobs.get() == Some(true)
+    }
+
+    /// Runs `call` as if this thread were running no loop.
+    pub(crate) fn outside<R>(call: impl FnOnce() -> R) -> R {
+        let outer = CURRENT.replace(ptr::null());
+        let _restore = OnDrop(|| CURRENT.set(outer));
+        call()
     }
 
     // Forks.

@@ -10,7 +10,19 @@ use crate::event_loop::core::{LoopCore, RemoteEvent};
 use crate::event_loop::exception::{Exception, guard, report};
 use crate::task::RawTask;
 
+/// After this many polls without a completion, a driver with a virtual clock is not waited for any longer. Its time passes
+/// as fast as it is polled, so every cancelled operation has had its chance.
+const EMPTY_POLLS: usize = 100;
+
 impl EventLoop {
+    /// Closes the loop as a crash of its process would: tasks are dropped and operations completed, but no cleanup of
+    /// `on_cancel` runs, none is reported, and no thread is waited for.
+    #[allow(dead_code, reason = "for a simulated host that crashes")]
+    pub(crate) fn abandon(self) {
+        self.core.crashed.set(true);
+        self.core.close();
+    }
+
     /// Cancels every task and runs the loop until their `on_cancel` cleanups have finished.
     fn clean_up(&self) {
         // Inside another loop this one cannot run. `close` then drops the cleanups, which reports each of them.
@@ -29,11 +41,21 @@ impl EventLoop {
 impl Drop for EventLoop {
     fn drop(&mut self) {
         let cleanups = &self.core.cleanups;
-        if cleanups.armed.get() + cleanups.running.get() > 0 {
+        if cleanups.armed.get() + cleanups.running.get() > 0 && !self.core.crashed.get() {
             self.clean_up();
         }
         self.core.close();
     }
+}
+
+/// How `reap_all` ended.
+enum Reaped {
+    /// Every operation has completed, or the driver failed.
+    Ended,
+    /// Some operations did not complete in this time.
+    TimedOut(Duration),
+    /// Some operations will not complete, however long the loop waits.
+    NeverCompleting,
 }
 
 impl LoopCore {
@@ -52,13 +74,19 @@ impl LoopCore {
                 self.drop_user_code();
             }
             false => {
-                self.report_pending_tasks();
+                let has_crashed = self.crashed.get();
+                if !has_crashed {
+                    self.report_pending_tasks();
+                }
                 self.drop_user_code();
-                self.reap_all();
-                self.close_driver();
+                let reaped = self.reap_all();
+                self.close_driver(reaped);
                 // Name look-ups may take long, and no task waits for them any more.
                 self.files.shutdown(Shutdown::Detach);
-                self.blocking.shutdown(self.settings.blocking_shutdown);
+                self.blocking.shutdown(match has_crashed {
+                    true => Shutdown::Detach,
+                    false => self.settings.blocking_shutdown,
+                });
                 crate::diagnostics::trace::loop_closed();
             }
         }
@@ -75,13 +103,14 @@ impl LoopCore {
         // If a task's destructor closes the loop, that task ends when the destructor returns.
         debug_assert!(self.tasks.iter().all(|task| self.is_running(task)));
         self.drop_watchers();
+        self.end_signals();
         self.drop_stdio();
         self.drop_scheduled();
     }
 
     /// Closes the inbox and the driver. Memory of operations that did not complete in time is leaked: the kernel may
-    /// still write to it.
-    fn close_driver(&self) {
+    /// still write to it. `reaped` says how long the loop waited for them.
+    fn close_driver(&self, reaped: Reaped) {
         for item in self.inbox.close() {
             match item {
                 RemoteEvent::Exception(exception) => report(exception),
@@ -99,38 +128,62 @@ impl LoopCore {
         closed.keep(driver, has_in_flight);
         self.driver.replace(Box::new(closed));
         if has_in_flight {
-            let (count, limit) = (self.ops.in_flight(), self.settings.close_within);
-            let context = format!("{count} operations did not complete within {limit:?}");
+            let count = self.ops.in_flight();
+            let names: Vec<_> = self
+                .ops
+                .ops_in_flight()
+                .iter()
+                .map(|(name, count)| format!("{count} {name}"))
+                .collect();
+            let names = names.join(", ");
+            let context = match reaped {
+                Reaped::TimedOut(limit) => format!("{count} operations did not complete within {limit:?} ({names})"),
+                Reaped::NeverCompleting => format!(
+                    "{count} operations did not complete after their cancel ({names}): the driver reported nothing in {EMPTY_POLLS} polls, which is a bug of the driver"
+                ),
+                Reaped::Ended => format!("{count} operations did not complete ({names})"),
+            };
             let error = io::Error::new(io::ErrorKind::TimedOut, "their memory is leaked");
             report(Exception::error(context, error));
         }
     }
 
-    /// Waits until every operation has completed, for `close_within` at most.
-    fn reap_all(&self) {
+    /// Waits until every operation has completed, for `close_within` at most. On a virtual clock, while no thread works
+    /// for the loop, the limit is a number of polls instead.
+    fn reap_all(&self) -> Reaped {
         self.cancel_all_ops();
+        let mut empty_polls = 0;
         // A limit beyond the range of the clock is none.
         let deadline = std::time::Instant::now().checked_add(self.settings.close_within);
         while self.ops.in_flight() > 0 {
             if deadline.is_some_and(|deadline| std::time::Instant::now() > deadline) {
-                return;
+                return Reaped::TimedOut(self.settings.close_within);
             }
-            let wait = match self.clock_stands_still() {
+            let stands_still = self.clock_stands_still();
+            let wait = match stands_still {
                 true => {
                     std::thread::sleep(Duration::from_millis(1));
                     Wait::Poll
                 }
                 false => Wait::Until(self.now() + Duration::from_millis(100)),
             };
-            let Ok(completed) = self.drive(wait) else { return };
+            let Ok(completed) = self.drive(wait) else {
+                return Reaped::Ended;
+            };
+            let is_empty = completed.is_empty() && !self.inbox.has_events();
+            empty_polls = if is_empty { empty_polls + 1 } else { 0 };
+            if self.has_virtual_clock && !stands_still && empty_polls >= EMPTY_POLLS {
+                return Reaped::NeverCompleting;
+            }
             // A cancel request can miss an operation that is changing state, and a destructor can start a new one.
-            if completed.is_empty() && !self.inbox.has_events() {
+            if is_empty {
                 self.cancel_all_ops();
             }
             self.complete_and_collect(completed);
             // Drop the calls and wakes that arrive meanwhile: the loop no longer runs them.
             self.drop_scheduled();
         }
+        Reaped::Ended
     }
 
     fn cancel_all_ops(&self) {
@@ -153,5 +206,44 @@ impl LoopCore {
         while let Some(action) = { self.timers.borrow_mut().pop_any() } {
             guard("a callback's destructor", || drop(action));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    use crate::on_drop::OnDrop;
+    use crate::task::on_cancel;
+    use crate::{Builder, DriverChoice};
+
+    #[test]
+    fn a_crash_runs_no_cleanups_but_drops_tasks_and_completes_operations() {
+        let event_loop = Builder::new().driver(DriverChoice::Null).build().expect("a loop");
+        let events = Rc::new(RefCell::new(Vec::new()));
+        let note = |event: &'static str| {
+            let events = events.clone();
+            move || events.borrow_mut().push(event)
+        };
+        let handler = events.clone();
+        event_loop.set_exception_handler(move |_| handler.borrow_mut().push("reported"));
+        let (cleaned, dropped) = (note("cleaned"), note("dropped"));
+        let task = event_loop.spawn(async move {
+            let _dropped = OnDrop(dropped);
+            let listener = crate::net::TcpListener::bind("127.0.0.1:0").await.expect("a listener");
+            let cleanup = on_cancel(Duration::from_secs(1), async move { cleaned() });
+            cleanup.during(listener.accept()).await.map(drop)
+        });
+        for _ in 0..3 {
+            event_loop.turn_nowait().expect("a turn");
+        }
+        let core = event_loop.core.clone();
+        assert_eq!(core.ops.in_flight(), 1);
+        event_loop.abandon();
+        assert_eq!(core.ops.in_flight(), 0);
+        assert_eq!(*events.borrow(), ["dropped"]);
+        drop(task);
     }
 }

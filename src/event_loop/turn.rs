@@ -46,9 +46,9 @@ impl LoopCore {
     }
 
     /// Whether a virtual clock must not advance. Threads work in real time, so the clock does not jump while one works
-    /// for the loop; the end of that work wakes the loop.
+    /// for the loop; the end of that work wakes the loop. A driver that runs the work itself does so in virtual time.
     pub(super) fn clock_stands_still(&self) -> bool {
-        self.has_virtual_clock && (self.clock_holds.get() > 0 || self.ops.uses_threads())
+        self.has_virtual_clock && (self.clock_holds.get() > 0 || self.ops.uses_threads() && !self.takes_jobs())
     }
 
     /// Step 2: submits the started operations, blocks as long as `wait` says, and reaps completions.

@@ -46,11 +46,13 @@ impl Descriptor {
         let _ = self.core.control(Control::Forget { fd: self.fd });
         let mut closing = Closing(Some(sys::into_std(self.fd)));
         // If there is no thread, or the loop closes before the job runs, dropping the job closes the descriptor.
-        let _ = self.core.files.submit(Box::new(move || {
+        let close = move || {
             if let Some(socket) = closing.0.take() {
                 sys::close_slowly(socket);
             }
-        }));
+        };
+        // Always a thread: the socket is the kernel's.
+        let _ = self.core.files.submit(Box::new(close), None);
     }
 }
 

@@ -13,7 +13,7 @@ use crate::event_loop::inbox::Inbox;
 use crate::sys::{PoolCall, errno};
 
 impl LoopCore {
-    /// Submits an operation to the loop's own pool. If the pool's queue is full, the operation waits in
+    /// Submits an operation to the loop's own pool, whose jobs the driver may run itself. If the pool's queue is full, the operation waits in
     /// `waiting_for_pool`. Returns a result if the operation cannot be performed.
     pub(super) fn submit_to_pool(&self, id: OpId, op: &Op) -> Option<OpResult> {
         // A thread makes system calls, which would take the driver's descriptors for the kernel's.
@@ -46,7 +46,7 @@ impl LoopCore {
                 drop(driver::control(cleanup));
             }
         };
-        match self.files.submit(Box::new(perform)) {
+        match self.files.submit(Box::new(perform), Some(self)) {
             Ok(job) => self.set_executor(id, Executor::Pool(job)),
             Err((_, None)) => {
                 self.set_executor(id, Executor::Unassigned);

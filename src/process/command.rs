@@ -8,6 +8,7 @@ use std::process::{ExitStatus, Output, Stdio};
 
 use super::child::Child;
 use super::extras::Extras;
+use crate::driver::FdSpace;
 use crate::event_loop::core::LoopCore;
 use crate::sys::context;
 
@@ -206,11 +207,12 @@ fn check_can_wait(core: &LoopCore) -> io::Result<()> {
     if core.is_closed() {
         return Err(crate::error::LoopClosed.into());
     }
-    if core.has_virtual_clock {
-        let message = "the null driver cannot run child processes: its clock is virtual";
-        return Err(io::Error::new(io::ErrorKind::Unsupported, message));
-    }
-    Ok(())
+    let message = match (core.fd_space, core.has_virtual_clock) {
+        (FdSpace::Own, _) => "this loop's driver has its own descriptors: it cannot wait for a child process",
+        (_, true) => "this loop's clock is virtual: it cannot wait for a child process, which runs in real time",
+        (_, false) => return Ok(()),
+    };
+    Err(io::Error::new(io::ErrorKind::Unsupported, message))
 }
 
 impl From<std::process::Command> for Command {

@@ -1,7 +1,7 @@
 //! A loop's signal listeners and the socket pair that wakes the loop for them.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
 
+use crate::driver::SignalSource;
 use crate::driver::op::Direction;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::wake_all;
@@ -36,16 +37,34 @@ impl Pending {
     }
 }
 
-pub(crate) struct SignalHub {
-    core: Rc<LoopCore>,
+/// What handlers of the process's signals set, and how they wake the loop.
+struct ProcessSignals {
     pending: Arc<Pending>,
     wake_receiver: WakeReceiver,
-    listened: RefCell<HashMap<i32, ListenedSignal>>,
+}
+
+impl ProcessSignals {
+    fn new() -> io::Result<ProcessSignals> {
+        let (wake_receiver, wake) = wake_pair()?;
+        let flags = [const { AtomicBool::new(false) }; LIMIT];
+        Ok(ProcessSignals {
+            pending: Arc::new(Pending { flags, wake }),
+            wake_receiver,
+        })
+    }
+}
+
+pub(crate) struct SignalHub {
+    core: Rc<LoopCore>,
+    /// `None` if the loop's driver delivers signals.
+    process: Option<ProcessSignals>,
+    listened: RefCell<BTreeMap<i32, ListenedSignal>>,
 }
 
 /// A signal with at least one listener.
 struct ListenedSignal {
-    action: Action,
+    /// The handler's, if the signals are the process's.
+    action: Option<Action>,
     /// How often the hub has seen the signal; several arrivals may count as one.
     count: u64,
     listeners: Slab<Option<Waker>>,
@@ -59,27 +78,30 @@ impl SignalHub {
         if core.is_closed() {
             return Err(crate::error::LoopClosed.into());
         }
-        if core.has_virtual_clock {
-            let message = "the null driver cannot receive signals: its clock is virtual";
-            return Err(io::Error::new(io::ErrorKind::Unsupported, message));
-        }
         if let Some(hub) = core.signals.borrow().upgrade() {
             return Ok(hub);
         }
-        let (wake_receiver, wake) = wake_pair().map_err(explain)?;
+        // Not in the `match`: the driver is borrowed.
+        let source = core.driver.borrow().signals();
+        let process = match source {
+            SignalSource::Process => Some(ProcessSignals::new().map_err(explain)?),
+            SignalSource::Driver => None,
+            SignalSource::None => {
+                let message = "this loop's driver has no signals";
+                return Err(io::Error::new(io::ErrorKind::Unsupported, message));
+            }
+        };
         let hub = Rc::new(SignalHub {
             core: core.rc(),
-            pending: Arc::new(Pending {
-                flags: [const { AtomicBool::new(false) }; LIMIT],
-                wake,
-            }),
-            wake_receiver,
+            process,
             listened: RefCell::default(),
         });
-        let watcher = Watcher(Rc::downgrade(&hub));
-        let on_readable = Box::new(move || watcher.dispatch());
-        core.add_watcher(hub.wake_receiver.number(), Direction::Read, on_readable)
-            .map_err(explain)?;
+        if let Some(process) = &hub.process {
+            let watcher = Watcher(Rc::downgrade(&hub));
+            let on_readable = Box::new(move || watcher.dispatch());
+            core.add_watcher(process.wake_receiver.number(), Direction::Read, on_readable)
+                .map_err(explain)?;
+        }
         core.signals.replace(Rc::downgrade(&hub));
         Ok(hub)
     }
@@ -90,13 +112,7 @@ impl SignalHub {
         self.collect();
         let is_known = self.listened.borrow().contains_key(&number);
         if !is_known {
-            let pending = self.pending.clone();
-            // May be set by a signal for earlier listeners.
-            pending.flags[number as usize].store(false, Ordering::SeqCst);
-            // SAFETY: the action is async-signal-safe: it stores to an atomic and writes to a socket. It does not
-            // allocate, lock or panic: `check` guarantees that the number is below `LIMIT`.
-            let action = unsafe { register(number, move || pending.set(number as usize)) }
-                .map_err(|error| context(format_args!("listen to signal {number}"), error))?;
+            let action = self.register(number)?;
             self.listened.borrow_mut().insert(
                 number,
                 ListenedSignal {
@@ -111,6 +127,19 @@ impl SignalHub {
         Ok((signal.listeners.insert(None), signal.count))
     }
 
+    /// Registers a handler for a signal of the process.
+    fn register(&self, number: i32) -> io::Result<Option<Action>> {
+        let Some(process) = &self.process else { return Ok(None) };
+        let pending = process.pending.clone();
+        // May be set by a signal for earlier listeners.
+        pending.flags[number as usize].store(false, Ordering::SeqCst);
+        // SAFETY: the action is async-signal-safe: it stores to an atomic and writes to a socket. It does not
+        // allocate, lock or panic: `check` guarantees that the number is below `LIMIT`.
+        let action = unsafe { register(number, move || pending.set(number as usize)) };
+        let explain = |error| context(format_args!("listen to signal {number}"), error);
+        action.map(Some).map_err(explain)
+    }
+
     /// Removes a listener, and with the last one the hub's signal handler.
     pub(super) fn leave(&self, number: i32, key: usize) {
         let waker;
@@ -122,7 +151,7 @@ impl SignalHub {
             };
             waker = signal.listeners.try_remove(key);
             if signal.listeners.is_empty() {
-                action = listened.remove(&number).map(|signal| signal.action);
+                action = listened.remove(&number).and_then(|signal| signal.action);
             }
         }
         drop(waker);
@@ -168,11 +197,17 @@ impl SignalHub {
 
     /// Clears the pending flags, counts the signals and wakes their listeners.
     fn collect(&self) {
+        let Some(process) = &self.process else { return };
         self.wake(|number, signal| {
-            let is_pending = self.pending.flags[number as usize].swap(false, Ordering::SeqCst);
+            let is_pending = process.pending.flags[number as usize].swap(false, Ordering::SeqCst);
             signal.count += u64::from(is_pending);
             is_pending
         });
+    }
+
+    /// Wakes every listener: its `recv` returns `None`.
+    fn loop_closed(&self) {
+        self.wake(|_, _| true);
     }
 
     /// Wakes the listeners of the signals for which `select` returns true.
@@ -187,11 +222,40 @@ impl SignalHub {
     }
 }
 
+impl LoopCore {
+    /// Delivers a signal to the loop's listeners, on a driver that answers [`SignalSource::Driver`]. False if nothing
+    /// listens to it: the simulated process then does what the signal does by default.
+    #[allow(dead_code, reason = "for a driver that simulates signals")]
+    pub(crate) fn deliver_signal(&self, number: i32) -> bool {
+        let Some(hub) = self.signals.borrow().upgrade().filter(|hub| hub.process.is_none()) else {
+            return false;
+        };
+        let is_listened = hub.listened.borrow().contains_key(&number);
+        hub.wake(|listened, signal| {
+            let is_it = listened == number;
+            signal.count += u64::from(is_it);
+            is_it
+        });
+        is_listened
+    }
+
+    /// Ends the listeners of a loop that closes, if its driver delivers the signals: no watcher does.
+    pub(crate) fn end_signals(&self) {
+        let hub = self.signals.borrow().upgrade().filter(|hub| hub.process.is_none());
+        if let Some(hub) = hub {
+            hub.loop_closed();
+        }
+    }
+}
+
 impl Drop for SignalHub {
     /// All listeners have left, so no handler is registered any more.
     fn drop(&mut self) {
         debug_assert!(self.listened.borrow().is_empty());
-        self.core.remove_watcher(self.wake_receiver.number(), Direction::Read);
+        if let Some(process) = &self.process {
+            self.core
+                .remove_watcher(process.wake_receiver.number(), Direction::Read);
+        }
     }
 }
 
@@ -202,7 +266,9 @@ impl Watcher {
     fn dispatch(&self) {
         let Some(hub) = self.0.upgrade() else { return };
         // Drain it before reading the flags: a signal that arrives in between wakes the loop again.
-        hub.wake_receiver.drain();
+        if let Some(process) = &hub.process {
+            process.wake_receiver.drain();
+        }
         hub.collect();
     }
 }
@@ -210,8 +276,7 @@ impl Watcher {
 impl Drop for Watcher {
     fn drop(&mut self) {
         if let Some(hub) = self.0.upgrade() {
-            // The loop was closed: every listener's `recv` returns `None`.
-            hub.wake(|_, _| true);
+            hub.loop_closed();
         }
     }
 }

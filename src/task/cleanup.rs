@@ -138,8 +138,8 @@ impl<F: Future<Output: TaskOutput> + 'static> Drop for OnCancel<F> {
         let Some(cleanup) = self.cleanup.take() else { return };
         if self.core.is_closed() {
             drop(cleanup);
-            // In a forked child the cleanup is left to the parent.
-            if !self.core.is_forked() {
+            // In a forked child the cleanup is left to the parent. A crash runs none.
+            if !self.core.is_forked() && !self.core.crashed.get() {
                 report(not_done(self.location, "its loop is closed"));
             }
             return;

@@ -187,7 +187,7 @@ fn a_monitor_reports_differences() {
 
 #[test]
 fn slow_tasks_and_callbacks_are_reported_with_name_and_location() {
-    on_every_driver(|case| {
+    on_every_kernel_driver(|case| {
         let (event_loop, messages) = debug_loop(case, Duration::from_millis(30));
         event_loop
             .run_until_complete(async {
@@ -224,6 +224,23 @@ fn slow_tasks_and_callbacks_are_reported_with_name_and_location() {
             assert!(line.contains("spawn_blocking"), "it suggests a remedy: {line}");
         }
     });
+}
+
+/// The reports would depend on the machine's load, and a simulation must not.
+#[test]
+fn a_virtual_clock_reports_no_slow_callbacks() {
+    let builder = windlass::Builder::new()
+        .driver(windlass::DriverChoice::Null)
+        .debug(true);
+    let event_loop = builder
+        .slow_callback_duration(Duration::from_millis(1))
+        .build()
+        .expect("a loop");
+    let messages = collect_messages(&event_loop);
+    event_loop
+        .run_until_complete(async { compute(Duration::from_millis(5)) })
+        .expect("the loop runs");
+    assert_eq!(messages.take(), [""; 0]);
 }
 
 #[test]
@@ -295,7 +312,7 @@ fn the_variable_enables_debug_mode() {
         "diagnostics::the_variable_enables_debug_mode",
         &[("WINDLASS_DEBUG", "1")],
         || {
-            on_every_driver(|case| {
+            on_every_kernel_driver(|case| {
                 let slow = Duration::from_millis(1);
                 let event_loop = case.builder().slow_callback_duration(slow).build().expect("a loop");
                 let messages = collect_messages(&event_loop);

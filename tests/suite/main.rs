@@ -56,6 +56,8 @@ mod files_linux;
 mod foreign_fds;
 mod groups;
 mod joining;
+#[cfg(not(miri))]
+mod offload;
 mod panics;
 #[cfg(unix)]
 mod paths;
