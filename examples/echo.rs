@@ -8,8 +8,9 @@ mod support;
 
 use std::io;
 
-use support::{Connections, GRACE, accept_failed, outln};
+use support::{GRACE, accept_failed, drain, outln, reap};
 use windlass::net::{TcpListener, TcpStream};
+use windlass::task::JoinSet;
 use windlass::{Builder, DriverChoice};
 
 const USAGE: &str = "usage: echo [--addr HOST:PORT] [--driver auto|proactor|reactor]";
@@ -40,20 +41,23 @@ async fn serve(addr: &str) -> io::Result<()> {
     let listener = TcpListener::bind(addr).await?;
     let mut shutdown = windlass::signal::shutdown()?;
     outln!("listening on {}", listener.local_addr()?);
-    let mut connections = Connections::default();
+    let mut connections = JoinSet::new();
     while let Some(accepted) = shutdown.run_until_shutdown(listener.accept()).await {
         match accepted {
-            Ok((stream, peer)) => connections.spawn(async move {
-                if let Err(error) = echo(stream).await {
-                    eprintln!("{peer}: {error}");
-                }
-            }),
+            Ok((stream, peer)) => {
+                reap(&mut connections);
+                connections.spawn(async move {
+                    if let Err(error) = echo(stream).await {
+                        eprintln!("{peer}: {error}");
+                    }
+                });
+            }
             Err(error) => accept_failed(error).await,
         }
     }
     // From here on, new connections are refused.
     drop(listener);
-    connections.drain(GRACE).await;
+    drain(connections, GRACE).await;
     Ok(())
 }
 

@@ -102,7 +102,7 @@ async fn inside(log: Log) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let addr = listener.local_addr().expect("a listener has an address");
     log.print("windlass", &format!("echo server on {addr}"));
-    windlass::spawn(serve(listener));
+    windlass::spawn(serve(listener)).detach();
 
     let clients = ["ahoy", "belay", "heave"].map(|word| {
         windlass::spawn(async move {
@@ -134,7 +134,7 @@ async fn inside(log: Log) {
 async fn serve(listener: TcpListener) -> io::Result<()> {
     loop {
         let (stream, _peer) = listener.accept().await?;
-        windlass::spawn(echo(stream));
+        windlass::spawn(echo(stream)).detach();
     }
 }
 

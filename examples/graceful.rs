@@ -9,18 +9,12 @@
 #[path = "support/mod.rs"]
 mod support;
 
-use std::cell::RefCell;
 use std::io;
-use std::rc::Rc;
 use std::time::Duration;
 
-use support::{accept_failed, outln};
-use windlass::JoinHandle;
+use support::{accept_failed, drain, outln, reap};
 use windlass::net::{TcpListener, TcpStream};
-use windlass::time::timeout;
-
-/// The connections that are being served.
-type Connections = Rc<RefCell<Vec<JoinHandle<io::Result<()>>>>>;
+use windlass::task::JoinSet;
 
 fn main() -> io::Result<()> {
     let mut args = std::env::args().skip(1);
@@ -40,48 +34,28 @@ async fn serve(addr: String, grace: Duration) -> io::Result<()> {
     // From here on, Ctrl-C and SIGTERM no longer end the process by default.
     let mut shutdown = windlass::signal::shutdown()?;
     outln!("listening on {}", listener.local_addr()?);
-    let connections = Connections::default();
-    let accepting = windlass::spawn(accept(listener, connections.clone()));
+    // The connections fail independently of each other.
+    let mut connections = JoinSet::new();
 
-    shutdown.recv().await;
-
-    // The listener closes with its task: new connections are refused.
-    accepting.cancel();
-    let _ = accepting.await;
-    connections.borrow_mut().retain(|connection| !connection.is_finished());
-    let mut left = connections.take();
-    outln!("stopped accepting; {} connections are left", left.len());
-
-    let drained = timeout(grace, async {
-        for connection in &mut left {
-            // Errors of single connections do not matter here.
-            let _ = connection.await;
-        }
-    });
-    if drained.await.is_ok() {
-        outln!("all finished");
-        return Ok(());
-    }
-    left.retain(|connection| !connection.is_finished());
-    outln!("{} connections are cut", left.len());
-    for connection in left {
-        connection.cancel();
-        let _ = connection.await;
-    }
-    Ok(())
-}
-
-async fn accept(listener: TcpListener, connections: Connections) {
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let mut connections = connections.borrow_mut();
-                connections.retain(|connection| !connection.is_finished());
-                connections.push(windlass::spawn(echo(stream)));
+    // A cancelled accept loses no connection.
+    while let Some(accepted) = shutdown.run_until_shutdown(listener.accept()).await {
+        match accepted {
+            Ok((stream, peer)) => {
+                reap(&mut connections);
+                connections.spawn(async move {
+                    if let Err(error) = echo(stream).await {
+                        eprintln!("{peer}: {error}");
+                    }
+                });
             }
             Err(error) => accept_failed(error).await,
         }
     }
+
+    // The listener closes: new connections are refused.
+    drop(listener);
+    drain(connections, grace).await;
+    Ok(())
 }
 
 async fn echo(stream: TcpStream) -> io::Result<()> {

@@ -33,11 +33,12 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
-use support::{accept_failed, outln};
+use support::{accept_failed, outln, reap};
 use windlass::compat::Bridge;
 use windlass::fs::File;
 use windlass::hyper::{Executor, Timer};
 use windlass::net::TcpListener;
+use windlass::task::JoinSet;
 use windlass::time::{Instant, timeout, timeout_at};
 use windlass::{Builder, DriverChoice};
 
@@ -116,7 +117,7 @@ async fn serve(options: Options) -> io::Result<()> {
         upload_rate: options.upload_rate,
         served: Cell::new(0),
     });
-    let graceful = Rc::new(GracefulShutdown::new());
+    let graceful = GracefulShutdown::new();
     let mut http = auto::Builder::new(Executor);
     // For the headers of every HTTP/1.1 request. It starts when the version is known: see `accept`.
     http.http1()
@@ -128,29 +129,29 @@ async fn serve(options: Options) -> io::Result<()> {
         .keep_alive_interval(Duration::from_secs(30))
         .max_concurrent_streams(MAX_STREAMS)
         .max_send_buf_size(WRITE_BUFFER);
-    let accepting = windlass::spawn(accept(listener, Rc::new(http), shared.clone(), graceful.clone()));
+    let mut connections = JoinSet::new();
+    let accepting = accept(&listener, Rc::new(http), shared.clone(), &graceful, &mut connections);
+    // Never completes by itself.
+    shutdown.run_until_shutdown(accepting).await;
 
-    shutdown.recv().await;
-
-    // The listener closes with its task: new connections are refused.
-    accepting.cancel();
-    let _ = accepting.await;
-    let graceful = Rc::into_inner(graceful).expect("the accepting task has ended");
+    // From here on, new connections are refused.
+    drop(listener);
     outln!("stopping: {} connections are left", graceful.count());
     match timeout(options.grace, graceful.shutdown()).await {
         Ok(()) => outln!("all finished"),
-        // The remaining tasks are cancelled when the loop closes.
         Err(_) => outln!("grace period over: the remaining connections are cut"),
     }
+    connections.shutdown().await;
     outln!("{} requests were served", shared.served.get());
     Ok(())
 }
 
 async fn accept(
-    listener: TcpListener,
+    listener: &TcpListener,
     http: Rc<auto::Builder<Executor>>,
     shared: Rc<Shared>,
-    graceful: Rc<GracefulShutdown>,
+    graceful: &GracefulShutdown,
+    connections: &mut JoinSet<()>,
 ) {
     loop {
         let stream = match listener.accept().await {
@@ -161,7 +162,8 @@ async fn accept(
             }
         };
         let (http, shared, watcher) = (http.clone(), shared.clone(), graceful.watcher());
-        windlass::spawn(async move {
+        reap(connections);
+        connections.spawn(async move {
             let has_asked = Cell::new(false);
             let service = service_fn(|request| {
                 has_asked.set(true);

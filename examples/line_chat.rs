@@ -12,10 +12,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use support::{Connections, GRACE, accept_failed, outln};
+use support::{GRACE, accept_failed, drain, outln, reap};
 use windlass::io::{AsyncWrite, BufReader, Lines};
 use windlass::net::{OwnedReadHalf, OwnedWriteHalf, TcpListener, TcpStream};
 use windlass::signal::ShutdownSignal;
+use windlass::task::JoinSet;
 
 const USAGE: &str = "usage: line_chat LISTEN, as in `line_chat 127.0.0.1:7000`, or line_chat --demo";
 
@@ -80,7 +81,7 @@ impl Room {
 
 async fn serve(listener: TcpListener, mut shutdown: ShutdownSignal) {
     let room = Rc::new(Room::default());
-    let mut connections = Connections::default();
+    let mut connections = JoinSet::new();
     while let Some(accepted) = shutdown.run_until_shutdown(listener.accept()).await {
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
@@ -90,6 +91,7 @@ async fn serve(listener: TcpListener, mut shutdown: ShutdownSignal) {
             }
         };
         let room = room.clone();
+        reap(&mut connections);
         connections.spawn(async move {
             if let Err(error) = welcome(&room, stream, peer).await {
                 outln!("{peer}: {error}");
@@ -99,7 +101,7 @@ async fn serve(listener: TcpListener, mut shutdown: ShutdownSignal) {
     }
     // From here on, new connections are refused.
     drop(listener);
-    connections.drain(GRACE).await;
+    drain(connections, GRACE).await;
 }
 
 /// Serves one member until it disconnects.

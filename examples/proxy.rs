@@ -9,10 +9,11 @@ mod support;
 use std::io;
 use std::net::SocketAddr;
 
-use support::{Connections, GRACE, accept_failed, outln};
+use support::{GRACE, accept_failed, drain, outln, reap};
 use windlass::io::{AsyncRead, AsyncWrite, copy, copy_bidirectional};
 use windlass::net::{TcpListener, TcpStream};
 use windlass::signal::ShutdownSignal;
+use windlass::task::JoinSet;
 
 const USAGE: &str = "usage: proxy LISTEN TARGET, as in `proxy 127.0.0.1:7000 127.0.0.1:7777`, or proxy --demo";
 
@@ -40,7 +41,7 @@ fn main() -> io::Result<()> {
 
 /// Serves each connection in a task.
 async fn serve(listener: TcpListener, target: &str, mut shutdown: ShutdownSignal) {
-    let mut connections = Connections::default();
+    let mut connections = JoinSet::new();
     while let Some(accepted) = shutdown.run_until_shutdown(listener.accept()).await {
         let (client, peer) = match accepted {
             Ok(accepted) => accepted,
@@ -50,6 +51,7 @@ async fn serve(listener: TcpListener, target: &str, mut shutdown: ShutdownSignal
             }
         };
         let target = target.to_owned();
+        reap(&mut connections);
         connections.spawn(async move {
             match proxy(client, &target).await {
                 Ok((sent, received)) => outln!("{peer}: {sent} bytes sent, {received} received"),
@@ -59,7 +61,7 @@ async fn serve(listener: TcpListener, target: &str, mut shutdown: ShutdownSignal
     }
     // From here on, new connections are refused.
     drop(listener);
-    connections.drain(GRACE).await;
+    drain(connections, GRACE).await;
 }
 
 async fn proxy(mut client: TcpStream, target: &str) -> io::Result<(u64, u64)> {
@@ -81,11 +83,12 @@ async fn demo() -> io::Result<()> {
         }
         #[allow(unreachable_code, reason = "gives the block its error type")]
         Ok::<(), io::Error>(())
-    });
+    })
+    .detach();
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let addr = listener.local_addr()?;
     let shutdown = windlass::signal::shutdown()?;
-    windlass::spawn(async move { serve(listener, &target, shutdown).await });
+    windlass::spawn(async move { serve(listener, &target, shutdown).await }).detach();
     for question in ["hello", "are you there?"] {
         outln!("{question} -> {}", ask(addr, question).await?);
     }

@@ -17,9 +17,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use support::{accept_failed, outln};
+use support::{accept_failed, outln, reap};
 use windlass::net::{TcpListener, TcpStream};
-use windlass::task::CancelToken;
+use windlass::task::{CancelToken, JoinSet};
 use windlass::time::timeout;
 use windlass::tls::rustls::ServerConfig;
 use windlass::tls::rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
@@ -78,37 +78,8 @@ async fn serve(options: &Options, acceptor: TlsAcceptor) -> io::Result<()> {
     let mut shutdown = windlass::signal::shutdown()?;
     outln!("listening on {}", listener.local_addr()?);
     let stop = CancelToken::new();
-    let accepting = windlass::spawn(accept(listener, acceptor, stop.clone()));
-    shutdown.recv().await;
-    stop.cancel();
-    let mut connections = accepting.await?;
-    let drained = timeout(options.grace, async {
-        for connection in &mut connections {
-            // Errors of single connections do not matter here.
-            let _ = connection.await;
-        }
-    });
-    if drained.await.is_ok() {
-        outln!("all connections closed");
-        return Ok(());
-    }
-    // A client that does not read its echo does not get its close_notify either.
-    connections.retain(|connection| !connection.is_finished());
-    outln!("grace period over, connections cut: {}", connections.len());
-    for connection in connections {
-        connection.cancel();
-        let _ = connection.await;
-    }
-    Ok(())
-}
-
-/// Accepts until `stop` is cancelled, and returns the open connections.
-async fn accept(listener: TcpListener, acceptor: TlsAcceptor, stop: CancelToken) -> Vec<windlass::JoinHandle<()>> {
-    let mut connections: Vec<windlass::JoinHandle<()>> = Vec::new();
-    loop {
-        let Some(accepted) = stop.run_until_cancelled(listener.accept()).await else {
-            return connections;
-        };
+    let mut connections = JoinSet::new();
+    while let Some(accepted) = shutdown.run_until_shutdown(listener.accept()).await {
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -117,8 +88,8 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, stop: CancelToken)
             }
         };
         let (acceptor, stop) = (acceptor.clone(), stop.clone());
-        connections.retain(|connection| !connection.is_finished());
-        connections.push(windlass::spawn(async move {
+        reap(&mut connections);
+        connections.spawn(async move {
             let handshake = match timeout(HANDSHAKE, acceptor.accept(stream)).await {
                 Ok(result) => result,
                 Err(_) => Err(io::ErrorKind::TimedOut.into()),
@@ -130,8 +101,22 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, stop: CancelToken)
             if let Err(error) = result {
                 eprintln!("{peer}: {error}");
             }
-        }));
+        });
     }
+    // From here on, new connections are refused.
+    drop(listener);
+    stop.cancel();
+    let drained = timeout(options.grace, async {
+        while connections.join_next().await.is_some() {}
+    });
+    if drained.await.is_ok() {
+        outln!("all connections closed");
+        return Ok(());
+    }
+    // A client that does not read its echo does not get its close_notify either.
+    outln!("grace period over, connections cut: {}", connections.len());
+    connections.shutdown().await;
+    Ok(())
 }
 
 async fn echo(stream: TlsStream<TcpStream>, stop: CancelToken) -> io::Result<()> {

@@ -21,6 +21,7 @@ use std::time::{Duration, SystemTime};
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::timers::{Action, TimerId};
 pub use crate::sys::Instant;
+use crate::task::Leftovers;
 
 impl Instant {
     /// The time of the current loop's clock, which may be virtual; outside of a loop, of the system's monotonic clock.
@@ -195,9 +196,11 @@ impl fmt::Debug for Sleep {
 
 /// Runs `future` for at most `duration`.
 ///
-/// Each poll polls the future before the timer, so an output that is ready is returned even if the time is up. After
-/// the timeout, the future is dropped with the `Timeout`; a cancelled read or accept loses no data. If nested timeouts
-/// expire in the same poll, the inner one returns [`Elapsed`].
+/// Each poll polls the future before the timer, so an output that is ready is returned even if the time is up. When the
+/// time is up, the future is dropped; a cancelled read or accept loses no data. If the future contains a
+/// [`group`](fn@crate::task::group), a [`JoinSet`](crate::task::JoinSet) or an [`on_cancel`](crate::task::on_cancel)
+/// cleanup, `timeout` returns when the children and the cleanup have ended. If nested timeouts expire in the same poll,
+/// the inner one returns [`Elapsed`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -209,30 +212,36 @@ impl fmt::Debug for Sleep {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn timeout<F: Future>(duration: Duration, future: F) -> Timeout<F> {
-    Timeout {
-        future,
-        sleep: sleep(duration),
-    }
+    Timeout::new(future, sleep(duration))
 }
 
 /// As [`timeout`], with a deadline on the loop's clock.
 pub fn timeout_at<F: Future>(deadline: Instant, future: F) -> Timeout<F> {
-    Timeout {
-        future,
-        sleep: sleep_until(deadline),
-    }
+    Timeout::new(future, sleep_until(deadline))
 }
 
 /// The future returned by [`timeout`] and [`timeout_at`].
-#[derive(Debug)]
 #[must_use = "a timeout does nothing until it is awaited"]
 pub struct Timeout<F> {
-    future: F,
-    sleep: Sleep,
+    state: TimeoutState<F>,
+}
+
+enum TimeoutState<F> {
+    /// The future is structurally pinned: it is never moved, and dropped in place.
+    Running { future: F, sleep: Sleep },
+    /// The future is dropped; what it left behind must end first.
+    Expired(Leftovers),
 }
 
 impl<F> Timeout<F> {
-    /// Changes the deadline, as [`Sleep::reset`]: asyncio's `Timeout.reschedule`.
+    fn new(future: F, sleep: Sleep) -> Timeout<F> {
+        Timeout {
+            state: TimeoutState::Running { future, sleep },
+        }
+    }
+
+    /// Changes the deadline, as [`Sleep::reset`]: asyncio's `Timeout.reschedule`. Does nothing after the timeout has
+    /// expired.
     ///
     /// ```
     /// use std::{pin::pin, time::Duration};
@@ -246,12 +255,17 @@ impl<F> Timeout<F> {
     /// ```
     pub fn reschedule(self: Pin<&mut Self>, deadline: Instant) {
         // SAFETY: only `sleep` is accessed, which is `Unpin`.
-        unsafe { self.get_unchecked_mut() }.sleep.reset(deadline);
+        if let TimeoutState::Running { sleep, .. } = unsafe { &mut self.get_unchecked_mut().state } {
+            sleep.reset(deadline);
+        }
     }
 
     /// When the timeout expires; `None` in the same cases as [`Sleep::deadline`].
     pub fn deadline(&self) -> Option<Instant> {
-        self.sleep.deadline()
+        match &self.state {
+            TimeoutState::Running { sleep, .. } => sleep.deadline(),
+            TimeoutState::Expired(_) => None,
+        }
     }
 }
 
@@ -259,15 +273,29 @@ impl<F: Future> Future for Timeout<F> {
     type Output = Result<F::Output, Elapsed>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // SAFETY: `future` is structurally pinned and never moved; `sleep` is `Unpin`.
-        let (future, sleep) = unsafe {
-            let this = self.get_unchecked_mut();
-            (Pin::new_unchecked(&mut this.future), Pin::new(&mut this.sleep))
-        };
-        if let Poll::Ready(output) = future.poll(cx) {
-            return Poll::Ready(Ok(output));
+        // SAFETY: `future` is never moved, and dropped in place below; the rest is `Unpin`.
+        let state = unsafe { &mut self.get_unchecked_mut().state };
+        if let TimeoutState::Running { future, sleep } = state {
+            // SAFETY: as above.
+            if let Poll::Ready(output) = unsafe { Pin::new_unchecked(future) }.poll(cx) {
+                return Poll::Ready(Ok(output));
+            }
+            std::task::ready!(Pin::new(sleep).poll(cx));
+            let leftovers = Leftovers::of(|| *state = TimeoutState::Expired(Leftovers::default()));
+            *state = TimeoutState::Expired(leftovers);
         }
-        sleep.poll(cx).map(|()| Err(Elapsed))
+        match state {
+            TimeoutState::Expired(leftovers) => leftovers.poll(cx).map(|()| Err(Elapsed)),
+            TimeoutState::Running { .. } => unreachable!("it has just expired"),
+        }
+    }
+}
+
+impl<F> fmt::Debug for Timeout<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Timeout")
+            .field("deadline", &self.deadline())
+            .finish_non_exhaustive()
     }
 }
 

@@ -11,13 +11,12 @@ use async_tungstenite::tungstenite::protocol::CloseFrame;
 use async_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use async_tungstenite::{WebSocketStream, accept_async_with_config};
 use futures_util::{AsyncWriteExt, StreamExt};
-use windlass::JoinHandle;
 use windlass::compat::Bridge;
 use windlass::net::{TcpListener, TcpStream};
-use windlass::task::CancelToken;
+use windlass::task::{CancelToken, JoinSet};
 use windlass::time::timeout;
 
-use crate::support::{accept_failed, outln};
+use crate::support::{accept_failed, outln, reap};
 use crate::{Options, config};
 
 /// The time limit for a handshake, and for reading the reason of a refusal.
@@ -66,34 +65,8 @@ pub(crate) async fn serve(options: Options) -> io::Result<()> {
     let (grace, options) = (options.grace, Rc::new(options));
     let ledger = Shared::default();
     let stop = CancelToken::new();
-    let accepting = windlass::spawn(accept(listener, options, ledger.clone(), stop.clone()));
-
-    shutdown.recv().await;
-    stop.cancel();
-    let mut connections = accepting.await?;
-    connections.retain(|connection| !connection.is_finished());
-    outln!("stopped accepting; closing {} connections", ledger.borrow().open());
-    let drained = timeout(grace, async {
-        for connection in &mut connections {
-            let _ = connection.await;
-        }
-    });
-    if drained.await.is_err() {
-        connections.retain(|connection| !connection.is_finished());
-        for connection in connections {
-            connection.cancel();
-            let _ = connection.await;
-        }
-    }
-    outln!("{}", ledger.borrow());
-    Ok(())
-}
-
-/// Accepts until `stop` is cancelled, and returns the open connections.
-async fn accept(listener: TcpListener, options: Rc<Options>, ledger: Shared, stop: CancelToken) -> Vec<JoinHandle<()>> {
-    let mut connections: Vec<JoinHandle<()>> = Vec::new();
-    let mut limit = 1024;
-    while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
+    let mut connections = JoinSet::new();
+    while let Some(accepted) = shutdown.run_until_shutdown(listener.accept()).await {
         let (stream, _) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -102,15 +75,19 @@ async fn accept(listener: TcpListener, options: Rc<Options>, ledger: Shared, sto
             }
         };
         ledger.borrow_mut().accepted += 1;
-        let (options, ledger, stop) = (options.clone(), ledger.clone(), stop.clone());
-        connections.push(windlass::spawn(connection(stream, options, ledger, stop)));
-        // Not for each connection: the cost would be quadratic.
-        if connections.len() >= limit {
-            connections.retain(|connection| !connection.is_finished());
-            limit = (connections.len() * 2).max(1024);
-        }
+        reap(&mut connections);
+        connections.spawn(connection(stream, options.clone(), ledger.clone(), stop.clone()));
     }
-    connections
+    // From here on, new connections are refused.
+    drop(listener);
+    stop.cancel();
+    outln!("stopped accepting; closing {} connections", ledger.borrow().open());
+    let drained = timeout(grace, async { while connections.join_next().await.is_some() {} });
+    if drained.await.is_err() {
+        connections.shutdown().await;
+    }
+    outln!("{}", ledger.borrow());
+    Ok(())
 }
 
 /// Serves one connection from handshake to end, and records how it ended.

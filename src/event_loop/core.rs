@@ -30,7 +30,7 @@ use crate::inflight::OpTable;
 use crate::inflight::watch::Watcher;
 use crate::on_drop::OnDrop;
 use crate::sys::{self, Fd, SplicePipe};
-use crate::task::{Cleanups, Owner, RawTask, RemoteWake, TaskId};
+use crate::task::{Cleanups, DropScope, Owner, RawTask, RemoteWake, TaskId, UnreadCounts};
 use crate::time::Instant;
 
 /// Results that a task may get synchronously within one poll before it has to yield, so that a task whose data is
@@ -111,6 +111,9 @@ pub(crate) struct LoopCore {
     /// The loop was closed by `EventLoop::abandon`.
     pub(crate) crashed: Cell<bool>,
     current_task: Cell<Option<RawTask>>,
+    pub(crate) unread_errors: RefCell<UnreadCounts>,
+    /// Set while a combinator drops a future: see [`Leftovers`](crate::task::Leftovers).
+    pub(crate) drop_scope: Cell<Option<DropScope>>,
     next_task_id: Cell<u64>,
     /// The budget left in the current poll; below zero, minus the number of refusals through foreign wakers.
     budget: Cell<i32>,
@@ -171,6 +174,8 @@ impl LoopCore {
             closed: Cell::new(false),
             crashed: Cell::new(false),
             current_task: Cell::new(None),
+            unread_errors: RefCell::default(),
+            drop_scope: Cell::default(),
             next_task_id: Cell::new(1),
             budget: Cell::new(BUDGET),
             refused_waker: Cell::new(ptr::null()),

@@ -32,7 +32,7 @@ use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::Exception;
 use crate::event_loop::handle::LoopHandle;
 use crate::on_drop::OnDrop;
-use crate::task::{JoinHandle, spawn_unchecked};
+use crate::task::{JoinHandle, spawn_on, spawn_unchecked};
 use crate::time::Instant;
 
 /// A single-threaded event loop.
@@ -180,8 +180,7 @@ impl EventLoop {
     /// Spawns a task, which runs while the loop runs. Unlike [`spawn`](crate::spawn()), it needs no current loop.
     #[track_caller]
     pub fn spawn<F: Future + 'static>(&self, future: F) -> JoinHandle<F::Output> {
-        // SAFETY: the future is `'static`: it borrows nothing that could end.
-        unsafe { spawn_unchecked(&self.core, future, None, Location::caller()) }
+        spawn_on(&self.core, future, None, Location::caller())
     }
 
     /// Reads the loop's clock.

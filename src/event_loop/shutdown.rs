@@ -8,7 +8,7 @@ use crate::driver::{Closed, OpResult, Wait};
 use crate::event_loop::EventLoop;
 use crate::event_loop::core::{LoopCore, RemoteEvent};
 use crate::event_loop::exception::{Exception, guard, report};
-use crate::task::RawTask;
+use crate::task::{RawTask, report_totals};
 
 /// After this many polls without a completion, a driver with a virtual clock is not waited for any longer. Its time passes
 /// as fast as it is polled, so every cancelled operation has had its chance.
@@ -80,6 +80,9 @@ impl LoopCore {
                 }
                 self.drop_user_code();
                 let reaped = self.reap_all();
+                if !has_crashed {
+                    report_totals(self);
+                }
                 self.close_driver(reaped);
                 // Name look-ups may take long, and no task waits for them any more.
                 self.files.shutdown(Shutdown::Detach);

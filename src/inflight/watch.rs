@@ -18,7 +18,7 @@ use crate::event_loop::exception::{Exception, report};
 use crate::inflight::queue::IoQueue;
 use crate::inflight::{OnOrphan, OpFuture};
 use crate::sys::{AsSource, Fd, context, source};
-use crate::task::{JoinHandle, spawn_unchecked};
+use crate::task::{JoinHandle, spawn_on};
 
 /// A callback for one direction of a descriptor.
 pub(crate) struct Watcher {
@@ -84,8 +84,7 @@ impl LoopCore {
         };
         let name = format!("{verb} of descriptor {fd}").into_boxed_str();
         let future = watch(self.rc(), fd, direction, slot.clone());
-        // SAFETY: the future is `'static`: it borrows nothing that could end.
-        let task = unsafe { spawn_unchecked(self, future, Some(name), location) };
+        let task = spawn_on(self, future, Some(name), location);
         let watcher = Watcher { slot, task };
         let replaced = self.watchers.borrow_mut().insert((fd, direction), watcher);
         // Last, because the destructor of the old callback may add yet another watcher, which then replaces this one.

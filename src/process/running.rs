@@ -13,7 +13,7 @@ use crate::event_loop::core::LoopCore;
 use crate::io::AsyncFd;
 use crate::signal::{Signal, SignalKind, signal};
 use crate::sys;
-use crate::task::spawn_unchecked;
+use crate::task::spawn_on;
 
 pub(super) struct Running {
     core: Rc<LoopCore>,
@@ -104,8 +104,7 @@ impl Running {
             return;
         }
         let reap = reap(child);
-        // SAFETY: the future is `'static`: it borrows nothing.
-        drop(unsafe { spawn_unchecked(&core, reap, Some(name), Location::caller()) });
+        drop(spawn_on(&core, reap, Some(name), Location::caller()));
     }
 }
 

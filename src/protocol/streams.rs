@@ -27,7 +27,7 @@ use crate::io::write_buffer::{SendQueue, WriteBuffer};
 use crate::net::UnixStream;
 use crate::net::{TcpStream, ToSocketAddrs};
 use crate::on_drop::OnDrop;
-use crate::task::{spawn, spawn_unchecked};
+use crate::task::{spawn, spawn_on};
 
 /// Connects and returns a reader and a writer.
 ///
@@ -273,8 +273,7 @@ impl SharedStream {
                 let Some(stream) = stream else { return };
                 self.sender.set(SenderState::Running);
                 let sending = send_all(self.clone(), stream);
-                // SAFETY: the future is `'static`: it owns an `Rc` of everything it uses.
-                drop(unsafe { spawn_unchecked(&self.core, sending, None, Location::caller()) });
+                drop(spawn_on(&self.core, sending, None, Location::caller()));
             }
             SenderState::Running if self.write_buffer.needs_wake() => self.sender_waker.wake(),
             SenderState::Running | SenderState::Done => {}

@@ -23,7 +23,6 @@ mod hub;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -31,7 +30,7 @@ pub(crate) use self::hub::SignalHub;
 use crate::error::LoopClosed;
 use crate::event_loop::core::LoopCore;
 use crate::sys;
-use crate::task::{WaitReason, set_wait_reason};
+use crate::task::{Either, WaitReason, select, set_wait_reason};
 
 /// The number of a signal.
 ///
@@ -276,18 +275,14 @@ impl ShutdownSignal {
     /// graceful shutdown.
     pub async fn run_until_shutdown<F: Future>(&mut self, future: F) -> Option<F::Output> {
         let waiting = ForgetWakers(&mut self.signals);
-        let mut future = pin!(future);
-        let mut is_first = true;
-        poll_fn(|cx| {
-            if std::mem::take(&mut is_first) && poll_any(waiting.0, cx).is_ready() {
-                return Poll::Ready(None);
-            }
-            if let Poll::Ready(output) = future.as_mut().poll(cx) {
-                return Poll::Ready(Some(output));
-            }
-            poll_any(waiting.0, cx).map(|_| None)
-        })
-        .await
+        // A signal received before this call takes precedence over a future that is ready.
+        if poll_fn(|cx| Poll::Ready(poll_any(waiting.0, cx).is_ready())).await {
+            return None;
+        }
+        match select(future, poll_fn(|cx| poll_any(waiting.0, cx))).await {
+            Either::Left(output) => Some(output),
+            Either::Right(_) => None,
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::panic::Location;
 
 use super::join::JoinHandle;
-use super::raw::{create, spawn_unchecked};
+use super::raw::{create, spawn_on};
 use crate::event_loop::core::LoopCore;
 
 /// Spawns a task on the current loop. Its first poll is in the loop's next turn, after everything already scheduled.
@@ -101,8 +101,7 @@ impl Builder {
     #[track_caller]
     pub fn spawn<F: Future + 'static>(self, future: F) -> JoinHandle<F::Output> {
         let core = LoopCore::current("spawn");
-        // SAFETY: the future is `'static`.
-        unsafe { spawn_unchecked(core, future, self.name, Location::caller()) }
+        spawn_on(core, future, self.name, Location::caller())
     }
 
     /// Spawns the task on the current loop and polls it once: see [`spawn_eager`].
@@ -113,8 +112,7 @@ impl Builder {
     #[track_caller]
     pub fn spawn_eager<F: Future + 'static>(self, future: F) -> JoinHandle<F::Output> {
         let core = LoopCore::current("spawn_eager");
-        // SAFETY: the future is `'static`.
-        let handle = unsafe { create(core, future, self.name, Location::caller()) };
+        let handle = create(core, future, self.name, Location::caller());
         handle.raw().start_eagerly(core);
         handle
     }

@@ -5,8 +5,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
@@ -96,14 +96,10 @@ impl CancelToken {
         if self.is_cancelled() {
             return None;
         }
-        let (mut future, mut cancelled) = (pin!(future), self.cancelled());
-        poll_fn(|cx| {
-            if let Poll::Ready(output) = future.as_mut().poll(cx) {
-                return Poll::Ready(Some(output));
-            }
-            Pin::new(&mut cancelled).poll(cx).map(|()| None)
-        })
-        .await
+        match super::select(future, self.cancelled()).await {
+            super::Either::Left(output) => Some(output),
+            super::Either::Right(()) => None,
+        }
     }
 
     /// Converts the token into a guard that cancels it when dropped.

@@ -1,4 +1,5 @@
-//! `ChildSet`: tasks that are awaited and cancelled together, for groups, `gather`, cleanups and `cancel_on_drop`.
+//! `ChildSet`: tasks that are awaited and cancelled together, for groups, `JoinSet`, `gather`, cleanups and
+//! `cancel_on_drop`.
 //!
 //! The set holds its members only until they are finished. Each member's header has a [`Membership`], which is dropped
 //! when the task is done and its orphaned operations have completed. So an empty set has nothing left in the kernel,
@@ -8,9 +9,13 @@
 //! set over: the task stays unfinished until the set is empty, by the same count ([`Owner`]) that keeps it unfinished
 //! for orphaned operations. The exception is a cycle, where a member takes over the set it belongs to, directly or
 //! through other sets: then no task waits.
+//!
+//! A combinator that drops a future before it returns, such as `select` or `timeout`, waits for the sets that the
+//! current task takes over during that drop: see [`Leftovers`].
 
 use std::cell::{Cell, RefCell};
-use std::future::Future;
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
 use std::panic::Location;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -18,14 +23,19 @@ use std::task::{Context, Poll, Waker};
 use slab::Slab;
 
 use super::JoinHandle;
-use super::raw::{Owner, RawTask, TaskRef, spawn_unchecked};
+use super::raw::{Ending, Owner, RawTask, TaskRef, spawn_on};
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::wake_all;
+use crate::on_drop::OnDrop;
 
 #[derive(Default)]
 pub(crate) struct ChildSet {
     members: RefCell<Slab<TaskRef>>,
-    /// Woken when the set becomes empty.
+    /// Members that are finished, in that order, for a [`JoinSet`](super::JoinSet).
+    finished: RefCell<VecDeque<TaskRef>>,
+    /// Whether finished members go to `finished`.
+    keeps_finished: Cell<bool>,
+    /// Woken when the set becomes empty, and when a member goes to `finished`.
     waker: Cell<Option<Waker>>,
     /// The task that took the set over, which stays unfinished while the set has members.
     owner: Cell<Option<Owner>>,
@@ -38,6 +48,13 @@ pub(crate) struct ChildSet {
 impl ChildSet {
     pub(super) fn new() -> Rc<ChildSet> {
         Rc::default()
+    }
+
+    /// Creates a set that keeps its finished members.
+    pub(super) fn keeping_finished() -> Rc<ChildSet> {
+        let child_set = ChildSet::new();
+        child_set.keeps_finished.set(true);
+        child_set
     }
 
     /// Creates a set that the current task takes over from the start, if a task of this loop is running.
@@ -60,10 +77,10 @@ impl ChildSet {
         name: Option<Box<str>>,
         location: &'static Location<'static>,
     ) -> JoinHandle<F::Output> {
-        // SAFETY: the future is `'static`.
-        let handle = unsafe { spawn_unchecked(core, future, name, location) };
+        let handle = spawn_on(core, future, name, location);
         self.adopt(handle.raw());
         if self.closed.get() {
+            handle.raw().set_ending(Ending::Refused);
             // The task is new, so it is not being polled.
             handle.raw().cancel_now(core);
         }
@@ -87,10 +104,45 @@ impl ChildSet {
     /// Closes the set, and requests that every member end at its next suspension point.
     pub(super) fn cancel_all(&self) {
         self.close();
+        self.cancel_members();
+    }
+
+    /// Requests that every member end at its next suspension point.
+    pub(super) fn cancel_members(&self) {
         // This only queues the members; no user code runs.
         for (_, member) in self.members.borrow().iter() {
             member.cancel();
         }
+    }
+
+    /// The member that finished first among those kept.
+    pub(super) fn pop_finished(&self) -> Option<TaskRef> {
+        self.finished.borrow_mut().pop_front()
+    }
+
+    /// The number of finished members that are kept.
+    pub(super) fn finished_len(&self) -> usize {
+        self.finished.borrow().len()
+    }
+
+    /// References to the members that are not finished.
+    pub(super) fn running(&self) -> Vec<TaskRef> {
+        let members = self.members.borrow();
+        members.iter().map(|(_, member)| TaskRef::new(member.task())).collect()
+    }
+
+    /// Members that finish from now on are not kept.
+    pub(super) fn stop_keeping(&self) {
+        self.keeps_finished.set(false);
+    }
+
+    /// Removes the members; they continue outside of the set.
+    pub(super) fn release_all(&self) -> Slab<TaskRef> {
+        let members = self.members.take();
+        for (_, member) in &members {
+            member.task().clear_membership();
+        }
+        members
     }
 
     /// Closes the set: new members are cancelled immediately.
@@ -112,7 +164,7 @@ impl ChildSet {
         }
     }
 
-    /// Registers the waker for when the set becomes empty, or [`wake`](ChildSet::wake) is called.
+    /// Registers the waker for when the set becomes empty, a finished member is kept, or [`wake`](ChildSet::wake) is called.
     pub(super) fn set_waker(&self, cx: &mut Context<'_>) {
         let old = self.waker.replace(Some(cx.waker().clone()));
         drop(old);
@@ -124,23 +176,29 @@ impl ChildSet {
     }
 
     /// Cancels the members and makes the current task wait for them.
-    pub(super) fn cancel_and_hand_over(&self) {
+    pub(super) fn cancel_and_hand_over(self: &Rc<ChildSet>) {
         self.cancel_all();
         drop(self.waker.take());
         self.hand_over();
     }
 
     /// Makes the current task wait for the members without cancelling them.
-    pub(super) fn hand_over(&self) {
+    pub(super) fn hand_over(self: &Rc<ChildSet>) {
         self.close();
         if self.len() > 0 {
             self.hand_to_current_task();
         }
     }
 
-    fn hand_to_current_task(&self) {
-        if let Some(task) = LoopCore::running_task().filter(|&task| !self.would_cycle(task)) {
+    fn hand_to_current_task(self: &Rc<ChildSet>) {
+        let Some(core) = LoopCore::try_current() else { return };
+        if let Some(task) = core.current_task().filter(|&task| !self.would_cycle(task)) {
             self.owner.set(Some(Owner::new(task)));
+            let mut scope = core.drop_scope.take();
+            if let Some(scope) = scope.as_mut().filter(|scope| scope.task == task) {
+                scope.child_sets.push(self.clone());
+            }
+            core.drop_scope.set(scope);
         }
     }
 
@@ -184,6 +242,11 @@ impl Membership {
     #[must_use]
     pub(super) fn leave(self) -> Option<Owner> {
         let member = self.child_set.members.borrow_mut().try_remove(self.index);
+        if self.child_set.keeps_finished.get() {
+            self.child_set.finished.borrow_mut().extend(member);
+            self.child_set.wake();
+            return None;
+        }
         drop(member);
         if self.child_set.len() > 0 {
             return None;
@@ -191,5 +254,56 @@ impl Membership {
         let owner = self.child_set.owner.take();
         self.child_set.wake();
         owner
+    }
+}
+
+/// While a combinator drops a future: the child sets that the combinator's task takes over.
+pub(crate) struct DropScope {
+    task: RawTask,
+    child_sets: Vec<Rc<ChildSet>>,
+}
+
+/// The child sets that dropped futures left to the current task. A combinator waits for them before it returns, so
+/// that a group, a `JoinSet` or a cleanup inside of a future that lost a `select` has ended when `select` returns.
+#[derive(Default)]
+pub(crate) struct Leftovers {
+    child_sets: Vec<Rc<ChildSet>>,
+}
+
+impl Leftovers {
+    /// Runs `drop_futures` and collects the child sets that the current task takes over meanwhile.
+    pub(crate) fn of(drop_futures: impl FnOnce()) -> Leftovers {
+        let Some((core, task)) = LoopCore::try_current().and_then(|core| Some((core, core.current_task()?))) else {
+            drop_futures();
+            return Leftovers::default();
+        };
+        let child_sets = Vec::new();
+        let mut outer = core.drop_scope.replace(Some(DropScope { task, child_sets }));
+        let mut child_sets = Vec::new();
+        // Also if a destructor panics.
+        let restored = OnDrop(|| {
+            if let Some(scope) = core.drop_scope.replace(outer.take()) {
+                child_sets = scope.child_sets;
+            }
+        });
+        drop_futures();
+        drop(restored);
+        Leftovers { child_sets }
+    }
+
+    /// Completes when every child of the sets has ended and has no operation in the kernel.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while let Some(child_set) = self.child_sets.last() {
+            std::task::ready!(child_set.poll_empty(cx));
+            self.child_sets.pop();
+        }
+        Poll::Ready(())
+    }
+
+    /// As [`poll`](Leftovers::poll).
+    pub(crate) async fn ended(mut self) {
+        if !self.child_sets.is_empty() {
+            poll_fn(|cx| self.poll(cx)).await;
+        }
     }
 }

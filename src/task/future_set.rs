@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering::AcqRel;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
 
+use super::Leftovers;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::guard;
 
@@ -173,13 +174,15 @@ impl<F: Future> FutureSet<F> {
     }
 
     /// Drops the futures that have not completed. A panicking destructor affects neither the others nor the caller.
-    pub(super) fn clear(&mut self) {
-        for slot in &mut self.slots {
-            if slot.future.is_some() {
-                guard("a dropped future's destructor", || slot.future = None);
-            }
-        }
+    pub(super) fn clear(&mut self) -> Leftovers {
         self.running = 0;
+        Leftovers::of(|| {
+            for slot in &mut self.slots {
+                if slot.future.is_some() {
+                    guard("a dropped future's destructor", || slot.future = None);
+                }
+            }
+        })
     }
 
     /// Removes the futures that have not completed, with their indices.

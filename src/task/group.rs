@@ -9,13 +9,14 @@ use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::{Future, poll_fn};
+use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use super::child_set::ChildSet;
-use super::output::{Failure, GroupError, TaskOutput};
+use super::output::{Failure, GroupError, GroupOutput};
 use super::{Builder, JoinHandle};
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::{Exception, guard, report};
@@ -58,11 +59,33 @@ use crate::event_loop::exception::{Exception, guard, report};
 ///
 /// # Cancel safety
 ///
-/// Dropping the future drops the body and cancels the children. The enclosing task is not finished until they are.
-pub async fn group<F, R>(body: F) -> Result<R::Value, GroupError>
+/// Dropping the future drops the body and cancels the children. Nothing outlives the block: if the group loses a
+/// [`select`](super::select) or [`select!`](crate::select), or a [`timeout`](crate::time::timeout) around it expires,
+/// that call returns when the children have ended. The same holds for [`race`](super::race), [`try_join`](super::try_join),
+/// [`try_join_all`](super::try_join_all), [`CancelToken::run_until_cancelled`](super::CancelToken::run_until_cancelled)
+/// and [`ShutdownSignal::run_until_shutdown`](crate::signal::ShutdownSignal::run_until_shutdown). If the future is
+/// dropped in any other way, the enclosing task is not finished until the children are.
+///
+/// ```
+/// use std::time::Duration;
+/// use windlass::{task::{self, Either}, time::sleep};
+///
+/// windlass::run(async {
+///     let server = task::group(async |connections| {
+///         connections.spawn(sleep(Duration::MAX));
+///         sleep(Duration::MAX).await;
+///     });
+///     let stop = sleep(Duration::from_millis(1)); // in a program: `ctrl_c()`
+///     assert!(matches!(task::select(stop, server).await, Either::Left(())));
+///     // No child of the group runs any more.
+///     assert_eq!(windlass::counters().tasks, 1);
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub async fn group<F, R, K>(body: F) -> Result<R::Value, GroupError>
 where
     F: AsyncFnOnce(&TaskGroup) -> R,
-    R: TaskOutput,
+    R: GroupOutput<K>,
 {
     let group = TaskGroup::new();
     let state = &group.handle.state;
@@ -75,7 +98,9 @@ where
         }
         if let Some(running) = body.as_mut().as_pin_mut() {
             state.child_set.set_waker(cx);
-            match catch_unwind(AssertUnwindSafe(|| running.poll(cx).map(TaskOutput::into_result))) {
+            match catch_unwind(AssertUnwindSafe(|| {
+                running.poll(cx).map(GroupOutput::into_group_result)
+            })) {
                 Ok(Poll::Pending) if !state.is_aborted.get() => return Poll::Pending,
                 // A child failed while the body ran: this is the body's next suspension point.
                 Ok(Poll::Pending) => {}
@@ -109,7 +134,8 @@ where
     }
 }
 
-/// A group of child tasks as a value. Prefer [`group`](fn@group) where the group can enclose a block.
+/// A group of child tasks as a value, which fail together: see [`JoinSet`](super::JoinSet) for children that fail
+/// independently, such as the connections of a server. Prefer [`group`](fn@group) where the group can enclose a block.
 ///
 /// Children are `'static` and can spawn further children through a [`handle`](TaskGroup::handle). Dropping the group
 /// without [`join`](TaskGroup::join) cancels the children; the task that drops it is not finished until they have
@@ -144,6 +170,10 @@ struct State {
     is_aborted: Cell<bool>,
     /// The group was dropped: failures go to the exception handler.
     is_dropped: Cell<bool>,
+    /// A child or the body has failed.
+    has_failed: Cell<bool>,
+    /// A child that was spawned after the failure was reported.
+    has_reported_spawn: Cell<bool>,
 }
 
 impl TaskGroup {
@@ -157,15 +187,18 @@ impl TaskGroup {
     /// resolves to a [`JoinError`](super::JoinError) with [`is_failed`](super::JoinError::is_failed). The handle may be
     /// dropped: the child belongs to the group.
     ///
-    /// If the group has failed or was cancelled, the child is cancelled without being polled.
+    /// If the group has failed, was cancelled or has ended, the child is not started: its handle resolves to a
+    /// `JoinError` with [`is_refused`](super::JoinError::is_refused). For a group that has failed, the first such child
+    /// is also reported to the exception handler: it usually means that the children should be independent of each
+    /// other, as in a [`JoinSet`](super::JoinSet).
     ///
     /// # Panics
     ///
     /// If called outside of a loop.
     #[track_caller]
-    pub fn spawn<F>(&self, future: F) -> JoinHandle<<F::Output as TaskOutput>::Value>
+    pub fn spawn<F, K: 'static>(&self, future: F) -> JoinHandle<<F::Output as GroupOutput<K>>::Value>
     where
-        F: Future<Output: TaskOutput> + 'static,
+        F: Future<Output: GroupOutput<K>> + 'static,
     {
         self.handle.state.spawn(future, None, Location::caller())
     }
@@ -265,9 +298,9 @@ impl GroupHandle {
     ///
     /// If called outside of a loop.
     #[track_caller]
-    pub fn spawn<F>(&self, future: F) -> JoinHandle<<F::Output as TaskOutput>::Value>
+    pub fn spawn<F, K: 'static>(&self, future: F) -> JoinHandle<<F::Output as GroupOutput<K>>::Value>
     where
-        F: Future<Output: TaskOutput> + 'static,
+        F: Future<Output: GroupOutput<K>> + 'static,
     {
         self.state.spawn(future, None, Location::caller())
     }
@@ -314,9 +347,13 @@ impl Builder {
     ///
     /// If called outside of a loop.
     #[track_caller]
-    pub fn spawn_in<F>(self, group: &impl AsRef<GroupHandle>, future: F) -> JoinHandle<<F::Output as TaskOutput>::Value>
+    pub fn spawn_in<F, K: 'static>(
+        self,
+        group: &impl AsRef<GroupHandle>,
+        future: F,
+    ) -> JoinHandle<<F::Output as GroupOutput<K>>::Value>
     where
-        F: Future<Output: TaskOutput> + 'static,
+        F: Future<Output: GroupOutput<K>> + 'static,
     {
         let state = &group.as_ref().state;
         state.spawn(future, self.name, Location::caller())
@@ -324,24 +361,35 @@ impl Builder {
 }
 
 impl State {
-    fn spawn<F>(
+    fn spawn<F, K: 'static>(
         self: &Rc<State>,
         future: F,
         name: Option<Box<str>>,
         location: &'static Location<'static>,
-    ) -> JoinHandle<<F::Output as TaskOutput>::Value>
+    ) -> JoinHandle<<F::Output as GroupOutput<K>>::Value>
     where
-        F: Future<Output: TaskOutput> + 'static,
+        F: Future<Output: GroupOutput<K>> + 'static,
     {
         let core = LoopCore::current("TaskGroup::spawn").rc();
         let child = Child {
             future,
             state: self.clone(),
+            kind: PhantomData,
         };
-        self.child_set.spawn(&core, child, name, location)
+        let handle = self.child_set.spawn(&core, child, name, location);
+        if self.has_failed.get() && !self.has_reported_spawn.replace(true) {
+            report(Exception::note(format!(
+                "{} was not started, because its group has failed: the first failure cancels all children of a group, \
+                 and later ones are refused. Children of a `task::JoinSet` fail independently",
+                handle.raw().describe()
+            )));
+        }
+        handle
     }
 
     fn fail(self: &Rc<State>, failure: Failure) {
+        self.has_failed.set(true);
+        self.child_set.close();
         if self.is_dropped.get() {
             failure.report();
             return;
@@ -380,13 +428,14 @@ impl State {
 }
 
 /// A child's future; reports its failure to the group.
-struct Child<F> {
+struct Child<F, K> {
     future: F,
     state: Rc<State>,
+    kind: PhantomData<K>,
 }
 
-impl<F: Future<Output: TaskOutput>> Future for Child<F> {
-    type Output = <F::Output as TaskOutput>::Value;
+impl<F: Future<Output: GroupOutput<K>>, K> Future for Child<F, K> {
+    type Output = <F::Output as GroupOutput<K>>::Value;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         // SAFETY: `future` is pinned with `self` and never moved out of it; `state` is not pinned.
@@ -394,7 +443,7 @@ impl<F: Future<Output: TaskOutput>> Future for Child<F> {
             let this = self.get_unchecked_mut();
             (Pin::new_unchecked(&mut this.future), &this.state)
         };
-        let cause = match catch_unwind(AssertUnwindSafe(|| future.poll(cx).map(TaskOutput::into_result))) {
+        let cause = match catch_unwind(AssertUnwindSafe(|| future.poll(cx).map(GroupOutput::into_group_result))) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(Ok(value))) => return Poll::Ready(value),
             Ok(Poll::Ready(Err(error))) => Ok(error),

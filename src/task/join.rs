@@ -10,13 +10,16 @@ use std::sync::Mutex;
 use std::task::{Context, Poll};
 
 use super::TaskId;
-use super::raw::RawTask;
+use super::raw::{RawTask, TaskRef};
 use crate::event_loop::exception::panic_message;
 
 /// A handle to a spawned task. Awaiting it returns `Result<T, JoinError>`.
 ///
-/// Dropping the handle detaches the task: it keeps running, and its output is dropped, even an `Err`; use
-/// [`detach`](JoinHandle::detach) to report that. If a detached task panics, the loop's exception handler is called.
+/// Dropping the handle detaches the task: it keeps running, and its output is dropped. If a detached task panics, the
+/// loop's exception handler is called. If it returns an `Err`, the handler is called too, as for asyncio's "exception
+/// was never retrieved": for the first, tenth, hundredth, ... such error of each spawn location, with the count. To
+/// report every error, or an error type that the report can only name, use [`detach`](JoinHandle::detach); to ignore
+/// errors, return `()`: `spawn(async { let _ = work().await; })`.
 ///
 /// ```
 /// windlass::run(async {
@@ -46,6 +49,7 @@ impl<T> JoinHandle<T> {
     /// Drops the task's future at its next suspension point: in the next turn if it is waiting, after the current poll
     /// if it is running. The handle resolves to a [`JoinError`] once every operation that the task had in the kernel
     /// has completed. A task that finishes first keeps its result. Cancelling a finished task does nothing.
+    #[doc(alias = "abort")]
     pub fn cancel(&self) {
         self.task.cancel();
     }
@@ -65,8 +69,67 @@ impl<T> JoinHandle<T> {
         self.task.name()
     }
 
+    /// A handle that can cancel the task but not await it, with tokio's name. It does not keep the output.
+    ///
+    /// ```
+    /// windlass::run(async {
+    ///     let task = windlass::spawn(std::future::pending::<()>());
+    ///     let abort = task.abort_handle();
+    ///     abort.abort();
+    ///     assert!(task.await.unwrap_err().is_cancelled());
+    /// })?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn abort_handle(&self) -> AbortHandle {
+        AbortHandle::new(self.task)
+    }
+
     pub(crate) fn raw(&self) -> RawTask {
         self.task
+    }
+}
+
+/// Cancels a task without owning its result: from [`JoinSet::spawn`](super::JoinSet::spawn) or
+/// [`JoinHandle::abort_handle`]. Dropping it has no effect.
+pub struct AbortHandle {
+    task: TaskRef,
+}
+
+impl AbortHandle {
+    pub(super) fn new(task: RawTask) -> AbortHandle {
+        AbortHandle {
+            task: TaskRef::new(task),
+        }
+    }
+
+    /// Cancels the task, as [`JoinHandle::cancel`].
+    pub fn abort(&self) {
+        self.task.cancel();
+    }
+
+    /// Whether the task has ended and every operation that it had in the kernel has completed.
+    pub fn is_finished(&self) -> bool {
+        self.task.task().is_finished()
+    }
+
+    /// The task's id.
+    pub fn id(&self) -> TaskId {
+        self.task.task().id()
+    }
+}
+
+impl Clone for AbortHandle {
+    fn clone(&self) -> AbortHandle {
+        AbortHandle::new(self.task.task())
+    }
+}
+
+impl fmt::Debug for AbortHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AbortHandle")
+            .field("id", &self.id())
+            .field("finished", &self.is_finished())
+            .finish()
     }
 }
 
@@ -110,6 +173,8 @@ enum Cause {
     Cancelled,
     /// A child of a group failed; the group has the error.
     Failed,
+    /// Spawned in a group that had failed or ended: it was never polled.
+    Refused,
     /// The mutex only makes the error `Sync`, so that `?` can convert it to `Box<dyn Error + Send + Sync>`.
     Panicked(Mutex<Box<dyn Any + Send>>),
     NotStarted(io::Error),
@@ -131,6 +196,10 @@ impl JoinError {
         JoinError::new(id, Cause::Failed)
     }
 
+    pub(crate) fn refused(id: TaskId) -> JoinError {
+        JoinError::new(id, Cause::Refused)
+    }
+
     pub(crate) fn panicked(id: TaskId, payload: Box<dyn Any + Send>) -> JoinError {
         JoinError::new(id, Cause::Panicked(Mutex::new(payload)))
     }
@@ -139,9 +208,15 @@ impl JoinError {
         JoinError::new(TaskId(0), Cause::NotStarted(error))
     }
 
-    /// Whether the task was cancelled.
+    /// Whether the task was cancelled; also true if it was [refused](JoinError::is_refused).
     pub fn is_cancelled(&self) -> bool {
-        matches!(self.inner.cause, Cause::Cancelled)
+        matches!(self.inner.cause, Cause::Cancelled | Cause::Refused)
+    }
+
+    /// Whether the task was never polled, because its [`TaskGroup`](super::TaskGroup) had failed, was cancelled or had
+    /// ended when the task was spawned.
+    pub fn is_refused(&self) -> bool {
+        matches!(self.inner.cause, Cause::Refused)
     }
 
     /// Whether the task is a child of a [`TaskGroup`](super::TaskGroup) and failed or panicked: the group has the
@@ -179,6 +254,7 @@ impl fmt::Display for JoinError {
         match &self.inner.cause {
             Cause::Cancelled => write!(f, "{subject} was cancelled"),
             Cause::Failed => write!(f, "{subject} failed: its group has the error"),
+            Cause::Refused => write!(f, "{subject} was not started: its group had failed or ended"),
             Cause::Panicked(payload) => {
                 let payload = payload.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
                 write!(f, "{subject} panicked: {}", panic_message(&**payload))

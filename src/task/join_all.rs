@@ -5,7 +5,9 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use super::Leftovers;
 use super::future_set::FutureSet;
+use super::tuple::poll_first;
 
 /// Runs the futures concurrently in this task and returns their outputs in the order of the futures.
 ///
@@ -76,6 +78,7 @@ where
     TryJoinAll {
         outputs: outputs(future_set.len()),
         future_set,
+        failed: None,
     }
 }
 
@@ -84,6 +87,8 @@ where
 pub struct TryJoinAll<F: Future, T> {
     future_set: FutureSet<F>,
     outputs: Vec<Option<T>>,
+    /// The first error, as the output, and what the dropped futures left behind.
+    failed: Option<(F::Output, Leftovers)>,
 }
 
 /// Outputs are not pinned, and the futures are boxed.
@@ -93,16 +98,17 @@ impl<F: Future<Output = Result<T, E>>, T, E> Future for TryJoinAll<F, T> {
     type Output = Result<Vec<T>, E>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        while let Some((number, output)) = std::task::ready!(self.future_set.poll_next(cx)) {
-            match output {
-                Ok(value) => self.outputs[number] = Some(value),
-                Err(error) => {
-                    self.future_set.clear();
-                    return Poll::Ready(Err(error));
-                }
+        while self.failed.is_none() {
+            match std::task::ready!(self.future_set.poll_next(cx)) {
+                Some((number, Ok(value))) => self.outputs[number] = Some(value),
+                Some((_, Err(error))) => self.failed = Some((Err(error), self.future_set.clear())),
+                None => return Poll::Ready(Ok(collect(&mut self.outputs))),
             }
         }
-        Poll::Ready(Ok(collect(&mut self.outputs)))
+        match std::task::ready!(poll_first(&mut self.failed, cx)) {
+            Err(error) => Poll::Ready(Err(error)),
+            Ok(_) => unreachable!("only an error is kept"),
+        }
     }
 }
 
@@ -141,26 +147,31 @@ impl<F: Future, T> fmt::Debug for TryJoinAll<F, T> {
 pub fn race<I: IntoIterator<Item: Future>>(futures: I) -> Race<I::Item> {
     let future_set = FutureSet::new(futures);
     assert!(future_set.len() > 0, "`race` needs at least one future");
-    Race { future_set }
+    Race { future_set, won: None }
 }
 
 /// The future returned by [`race`].
 #[must_use = "nothing runs until this is awaited"]
 pub struct Race<F: Future> {
     future_set: FutureSet<F>,
+    /// The first output, and what the dropped futures left behind.
+    won: Option<(F::Output, Leftovers)>,
 }
+
+/// Outputs are not pinned, and the futures are boxed.
+impl<F: Future> Unpin for Race<F> {}
 
 impl<F: Future> Future for Race<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        match std::task::ready!(self.future_set.poll_next(cx)) {
-            Some((_, output)) => {
-                self.future_set.clear();
-                Poll::Ready(output)
+        if self.won.is_none() {
+            match std::task::ready!(self.future_set.poll_next(cx)) {
+                Some((_, output)) => self.won = Some((output, self.future_set.clear())),
+                None => panic!("Race polled after it returned its result"),
             }
-            None => panic!("Race polled after it returned its result"),
         }
+        poll_first(&mut self.won, cx)
     }
 }
 

@@ -3,7 +3,8 @@
 //! | | |
 //! |---|---|
 //! | [`spawn`], [`spawn_eager`], [`Builder`] | start a task; its [`JoinHandle`] awaits or cancels it |
-//! | [`group`](fn@group), [`TaskGroup`] | structured concurrency: children cannot outlive the block that started them |
+//! | [`JoinSet`] | any number of tasks that fail independently, such as a server's connections |
+//! | [`group`](fn@group), [`TaskGroup`] | structured concurrency: children fail together and cannot outlive their block |
 //! | [`join`](fn@join), [`try_join`], [`select`] | two to eight futures of different types, in this task |
 //! | [`join_all`](fn@join_all), [`try_join_all`], [`race`] | any number of futures of one type, in this task |
 //! | [`as_completed`], [`wait`](fn@wait) | outputs in order of completion; wait for some and keep the other futures |
@@ -33,6 +34,7 @@ mod gather;
 mod group;
 mod join;
 mod join_all;
+mod join_set;
 mod local;
 mod output;
 pub(crate) mod promise;
@@ -40,6 +42,7 @@ mod raw;
 mod result_slot;
 mod shield;
 mod tuple;
+mod unread;
 mod wait;
 mod yield_now;
 
@@ -47,19 +50,24 @@ use std::fmt;
 
 pub use builder::{Builder, spawn, spawn_eager};
 pub use cancel::{CancelToken, Cancelled, DropGuard};
+pub(crate) use child_set::{DropScope, Leftovers};
 pub(crate) use cleanup::Cleanups;
 pub use cleanup::{OnCancel, on_cancel};
 pub use gather::{Gather, TaskError, gather};
 pub use group::{GroupHandle, TaskGroup, group};
-pub use join::{JoinError, JoinHandle};
+pub use join::{AbortHandle, JoinError, JoinHandle};
 pub use join_all::{AsCompleted, JoinAll, Race, TryJoinAll, as_completed, join_all, race, try_join_all};
+pub use join_set::JoinSet;
 pub(crate) use local::Locals;
 pub use local::{Scope, TaskLocal};
-pub use output::{Failure, GroupError, TaskOutput, Value};
-pub(crate) use raw::{Owner, RawTask, RemoteWake, Runnable, WaitReason, spawn_unchecked};
+pub use output::{Failure, GroupError, GroupOutput, TaskOutput, Value};
+#[doc(hidden)]
+pub use output::{LocalError, SendError};
+pub(crate) use raw::{Owner, RawTask, RemoteWake, Runnable, WaitReason, spawn_on, spawn_unchecked};
 pub(crate) use result_slot::ResultSlot;
 pub use shield::{CancelOnDrop, Shield, shield};
 pub use tuple::{Either, Join, JoinTuple, TryJoin, TryJoinTuple, join, select, try_join};
+pub(crate) use unread::{UnreadCounts, report_totals};
 pub use wait::{Wait, WaitFor, Waited, wait, wait_until};
 pub use yield_now::{YieldNow, yield_now};
 

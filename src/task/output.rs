@@ -24,6 +24,97 @@ pub trait TaskOutput: Sized {
     fn into_result(self) -> Result<Self::Value, Box<dyn Error + Send + Sync>>;
 }
 
+/// The output of a child of a [`group`](fn@super::group), or of its body: a [`TaskOutput`], or a `Result` whose error is
+/// a `Box<dyn Error>`, which need not be `Send`. `Kind` tells these two cases apart and is always inferred.
+///
+/// The failure of a child with a `Box<dyn Error>` has the messages of the error and of its sources. It cannot be downcast,
+/// because a [`GroupError`] can be sent to other threads and the error cannot.
+///
+/// ```
+/// use std::error::Error;
+/// use windlass::task;
+///
+/// async fn parse(text: &str) -> Result<u32, Box<dyn Error>> {
+///     Ok(text.parse()?)
+/// }
+///
+/// windlass::run(async {
+///     let sum = task::group(async |group| {
+///         let (a, b) = (group.spawn(parse("1")), group.spawn(parse("2")));
+///         Ok::<_, Box<dyn Error>>(a.await? + b.await?)
+///     });
+///     assert_eq!(sum.await.unwrap(), 3);
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "it is not known whether `{Self}` can fail",
+    label = "the output of this future is a `{Self}`",
+    note = "return `()`, a `Result` whose error converts to `Box<dyn Error>`, or mark the output as a value: \
+            `windlass::task::Value(..)`"
+)]
+pub trait GroupOutput<Kind>: Sized {
+    /// The type of a successful output.
+    type Value: 'static;
+
+    #[doc(hidden)]
+    fn into_group_result(self) -> Result<Self::Value, Box<dyn Error + Send + Sync>>;
+}
+
+#[doc(hidden)]
+#[allow(missing_debug_implementations, reason = "a type parameter only")]
+pub struct SendError;
+
+#[doc(hidden)]
+#[allow(missing_debug_implementations, reason = "a type parameter only")]
+pub struct LocalError;
+
+#[diagnostic::do_not_recommend]
+impl<T: TaskOutput> GroupOutput<SendError> for T {
+    type Value = T::Value;
+
+    fn into_group_result(self) -> Result<T::Value, BoxError> {
+        self.into_result()
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: 'static> GroupOutput<LocalError> for Result<T, Box<dyn Error>> {
+    type Value = T;
+
+    fn into_group_result(self) -> Result<T, BoxError> {
+        self.map_err(|error| Rendered::of(&*error).into())
+    }
+}
+
+/// The messages of an error that is not `Send`, and of its sources.
+#[derive(Debug)]
+pub(super) struct Rendered {
+    message: String,
+    source: Option<Box<Rendered>>,
+}
+
+impl Rendered {
+    pub(super) fn of(error: &(dyn Error + 'static)) -> Rendered {
+        Rendered {
+            message: error.to_string(),
+            source: error.source().map(|source| Box::new(Rendered::of(source))),
+        }
+    }
+}
+
+impl fmt::Display for Rendered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Error for Rendered {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}
+
 /// Marks an output as a value that cannot fail: see [`TaskOutput`].
 ///
 /// ```

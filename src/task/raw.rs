@@ -9,7 +9,7 @@
 //! | type | counted | held by |
 //! |---|---|---|
 //! | the task list | yes, until `DONE` | `LoopCore::tasks` |
-//! | [`JoinHandle`] | yes | the spawner; not `Send` |
+//! | [`JoinHandle`] | yes | the spawner, or a `JoinSet`, which keeps it as a bare pointer; not `Send` |
 //! | [`Waker`] | yes, each clone | anything, on any thread |
 //! | [`RemoteWake`] | the `QUEUED_REMOTE` bit is its reference | the inbox |
 //! | [`Owner`] | yes | each orphaned operation, and each child set that the task took over |
@@ -76,6 +76,7 @@ use super::TaskId;
 use super::child_set::Membership;
 use super::join::{JoinError, JoinHandle};
 use super::local::Locals;
+use super::unread::UnreadError;
 use crate::diagnostics::dump::Waiting;
 use crate::event_loop::core::{LoopCore, RemoteEvent};
 use crate::event_loop::exception::{Exception, guard, report, wake_all};
@@ -83,6 +84,16 @@ use crate::event_loop::inbox::Inbox;
 use crate::event_loop::ready::Ready;
 use crate::event_loop::task_key::TaskKey;
 use crate::time::Instant;
+
+/// Why a task that was ended by a cancel has no output.
+#[derive(Clone, Copy)]
+pub(crate) enum Ending {
+    Cancelled,
+    /// It is a child of a group, which has its error.
+    Failed,
+    /// It was spawned in a group that had failed or ended.
+    Refused,
+}
 
 /// What a pending task waits for, as shown in dumps.
 #[derive(Clone, Copy)]
@@ -113,8 +124,8 @@ pub(crate) struct Header {
     /// Holds the index in the loop's task list; valid until `DONE`.
     key: Cell<TaskKey>,
     cancel_requested: Cell<bool>,
-    /// The task ends as failed, not as cancelled: its group has the error.
-    failed: Cell<bool>,
+    /// Why the task has no output, if it ends by a cancel.
+    ending: Cell<Ending>,
     /// Spawned by a cleanup task, so the loop's shutdown waits for it too.
     is_cleanup_helper: bool,
     /// Whether a join handle exists that has not taken the output.
@@ -155,8 +166,8 @@ struct VTable {
     cancel: unsafe fn(NonNull<Header>),
     /// Moves the output into an `Option<Result<T, JoinError>>`. Loop's thread.
     take_output: unsafe fn(NonNull<Header>, *mut ()),
-    /// Drops an output that no handle will take; returns the payload if it was a panic. Loop's thread.
-    drop_output: unsafe fn(NonNull<Header>) -> Option<Box<dyn Any + Send>>,
+    /// Drops an output that no handle will take; returns the failure, if it is one. Loop's thread.
+    drop_output: unsafe fn(NonNull<Header>) -> Option<Unread>,
     /// Frees the allocation. Any thread; the stage is `Empty`.
     free: unsafe fn(NonNull<Header>),
 }
@@ -201,9 +212,10 @@ impl<F: Future> Task<F> {
         let stage = unsafe { Self::stage(task) };
         guard("a cancelled task's destructor", || *stage = Stage::Empty);
         let raw = RawTask(task);
-        let error = match raw.header().failed.get() {
-            true => JoinError::failed(raw.id()),
-            false => JoinError::cancelled(raw.id()),
+        let error = match raw.header().ending.get() {
+            Ending::Cancelled => JoinError::cancelled(raw.id()),
+            Ending::Failed => JoinError::failed(raw.id()),
+            Ending::Refused => JoinError::refused(raw.id()),
         };
         *stage = Stage::Finished(Err(error));
     }
@@ -217,13 +229,19 @@ impl<F: Future> Task<F> {
         }
     }
 
-    unsafe fn drop_output(task: NonNull<Header>) -> Option<Box<dyn Any + Send>> {
+    unsafe fn drop_output(task: NonNull<Header>) -> Option<Unread> {
+        // SAFETY: the vtable's contract.
+        unsafe { Self::drop_output_with(task, |output| drop(output)) }
+    }
+
+    /// As `drop_output`; `drop_value` gets the output of a task that did not panic.
+    unsafe fn drop_output_with(task: NonNull<Header>, drop_value: impl FnOnce(F::Output)) -> Option<Unread> {
         // SAFETY: the vtable's contract.
         let stage = unsafe { Self::stage(task) };
         match std::mem::replace(stage, Stage::Empty) {
-            Stage::Finished(Err(error)) => error.try_into_panic().ok(),
+            Stage::Finished(Err(error)) => error.try_into_panic().ok().map(Unread::Panic),
             Stage::Finished(Ok(output)) => {
-                guard("a result's destructor", || drop(output));
+                guard("a result's destructor", || drop_value(output));
                 None
             }
             Stage::Running(_) | Stage::Empty => None,
@@ -236,7 +254,52 @@ impl<F: Future> Task<F> {
     }
 }
 
+impl<F: Future + 'static> Task<F> {
+    /// For futures that borrow nothing: an `Err` that is dropped unread is reported.
+    const REPORTING: VTable = VTable {
+        drop_output: Self::drop_output_reporting,
+        ..Self::VTABLE
+    };
+
+    unsafe fn drop_output_reporting(task: NonNull<Header>) -> Option<Unread> {
+        let mut unread = None;
+        // SAFETY: the vtable's contract.
+        let panic = unsafe { Self::drop_output_with(task, |output| unread = UnreadError::of(output)) };
+        panic.or(unread.map(Unread::Error))
+    }
+}
+
+/// A failure that no join handle has taken.
+enum Unread {
+    Panic(Box<dyn Any + Send>),
+    Error(UnreadError),
+}
+
 /// Creates a task, lists it and schedules its first poll. On a closed loop the task is cancelled unpolled.
+pub(crate) fn spawn_on<F: Future + 'static>(
+    core: &LoopCore,
+    future: F,
+    name: Option<Box<str>>,
+    spawned_at: &'static Location<'static>,
+) -> JoinHandle<F::Output> {
+    let handle = create(core, future, name, spawned_at);
+    handle.raw().start(core);
+    handle
+}
+
+/// Creates a task and adds it to the loop's list. The caller starts it.
+#[inline]
+pub(super) fn create<F: Future + 'static>(
+    core: &LoopCore,
+    future: F,
+    name: Option<Box<str>>,
+    spawned_at: &'static Location<'static>,
+) -> JoinHandle<F::Output> {
+    // SAFETY: the future is `'static`, so neither it nor its output borrows anything.
+    unsafe { create_unchecked(core, future, &Task::<F>::REPORTING, name, spawned_at) }
+}
+
+/// As [`spawn_on`], for a future that may borrow. An `Err` output that is not taken is dropped.
 ///
 /// # Safety
 ///
@@ -248,20 +311,19 @@ pub(crate) unsafe fn spawn_unchecked<F: Future>(
     spawned_at: &'static Location<'static>,
 ) -> JoinHandle<F::Output> {
     // SAFETY: the caller's promise.
-    let handle = unsafe { create(core, future, name, spawned_at) };
+    let handle = unsafe { create_unchecked(core, future, &Task::<F>::VTABLE, name, spawned_at) };
     handle.raw().start(core);
     handle
 }
 
-/// Creates a task and adds it to the loop's list. The caller starts it.
-///
 /// # Safety
 ///
-/// As for [`spawn_unchecked`].
+/// As for [`spawn_unchecked`]. `vtable` is one of the tables of `Task<F>`.
 #[inline]
-pub(super) unsafe fn create<F: Future>(
+unsafe fn create_unchecked<F: Future>(
     core: &LoopCore,
     future: F,
+    vtable: &'static VTable,
     name: Option<Box<str>>,
     spawned_at: &'static Location<'static>,
 ) -> JoinHandle<F::Output> {
@@ -272,7 +334,7 @@ pub(super) unsafe fn create<F: Future>(
             header: Header {
                 // The list's reference and the join handle's.
                 state: AtomicUsize::new(2 * REF),
-                vtable: &Task::<F>::VTABLE,
+                vtable,
                 inbox: core.inbox.clone(),
                 id: core.next_task_id(),
                 name: name.map(Box::new),
@@ -280,7 +342,7 @@ pub(super) unsafe fn create<F: Future>(
                 is_ready: Cell::new(false),
                 key: Cell::new(TaskKey::NONE),
                 cancel_requested: Cell::new(false),
-                failed: Cell::new(false),
+                ending: Cell::new(Ending::Cancelled),
                 is_cleanup_helper: core.current_task().is_some_and(RawTask::is_cleanup),
                 joinable: Cell::new(true),
                 orphans: Cell::new(0),
@@ -450,8 +512,13 @@ impl RawTask {
     /// Makes the task that is being polled end as failed once it suspends. Loop's thread.
     pub(crate) fn fail(self) {
         let header = self.header();
-        header.failed.set(true);
+        header.ending.set(Ending::Failed);
         header.cancel_requested.set(true);
+    }
+
+    /// Sets why the task has no output, for a caller that cancels it next. Loop's thread.
+    pub(super) fn set_ending(self, ending: Ending) {
+        self.header().ending.set(ending);
     }
 
     /// The task-locals of a task that is not done. Loop's thread.
@@ -467,6 +534,11 @@ impl RawTask {
             true => drop(membership.leave()),
             false => self.header().membership.set(Some(membership)),
         }
+    }
+
+    /// Removes the membership of a task that leaves its set before it is finished. Loop's thread.
+    pub(super) fn clear_membership(self) {
+        drop(self.header().membership.take());
     }
 
     pub(super) fn has_membership(self) -> bool {
@@ -591,9 +663,11 @@ impl RawTask {
 
     fn drop_output(self) {
         // SAFETY: the task is done or finishing, and this is the loop's thread.
-        let panic = unsafe { (self.header().vtable.drop_output)(self.0) };
-        if let Some(payload) = panic {
-            report(Exception::task_panic(self, payload));
+        let unread = unsafe { (self.header().vtable.drop_output)(self.0) };
+        match unread {
+            None => {}
+            Some(Unread::Panic(payload)) => report(Exception::task_panic(self, payload)),
+            Some(Unread::Error(error)) => error.report(self),
         }
     }
 

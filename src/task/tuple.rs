@@ -8,6 +8,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use super::Leftovers;
 use crate::event_loop::exception::guard;
 
 /// Runs two to eight futures concurrently in this task and returns their outputs as a tuple.
@@ -30,7 +31,7 @@ pub fn join<M: JoinTuple>(futures: M) -> Join<M> {
 }
 
 /// Runs two to eight futures concurrently in this task and returns their values as a tuple, or the first error. After
-/// an error the other futures are dropped.
+/// an error the other futures are dropped; `try_join` returns when the children of groups inside of them have ended.
 ///
 /// ```
 /// use windlass::task::try_join;
@@ -44,12 +45,16 @@ pub fn try_join<M: TryJoinTuple>(futures: M) -> TryJoin<M> {
     TryJoin {
         members: Some(futures.into_members()),
         first: 0,
+        failed: None,
     }
 }
 
 /// Runs two futures concurrently in this task and returns the output of the first to complete. The left one is polled
 /// first, so it wins if both are ready. The other is dropped, which cancels it; a cancelled read or accept loses no
 /// data. To keep a future, pass a pinned `&mut`.
+///
+/// If the dropped future contains a [`group`](fn@super::group), a [`JoinSet`](super::JoinSet) or an
+/// [`on_cancel`](super::on_cancel) cleanup, `select` returns when the children and the cleanup have ended.
 ///
 /// ```
 /// use std::{pin::pin, time::Duration};
@@ -63,14 +68,23 @@ pub fn try_join<M: TryJoinTuple>(futures: M) -> TryJoin<M> {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub async fn select<A: Future, B: Future>(left: A, right: B) -> Either<A::Output, B::Output> {
-    let (mut left, mut right) = (std::pin::pin!(left), std::pin::pin!(right));
-    std::future::poll_fn(|cx| {
-        if let Poll::Ready(output) = left.as_mut().poll(cx) {
+    let (mut left, mut right) = (std::pin::pin!(Some(left)), std::pin::pin!(Some(right)));
+    let output = std::future::poll_fn(|cx| {
+        let (Some(left), Some(right)) = (left.as_mut().as_pin_mut(), right.as_mut().as_pin_mut()) else {
+            unreachable!("both are dropped after the output");
+        };
+        if let Poll::Ready(output) = left.poll(cx) {
             return Poll::Ready(Either::Left(output));
         }
-        right.as_mut().poll(cx).map(Either::Right)
+        right.poll(cx).map(Either::Right)
     })
-    .await
+    .await;
+    let leftovers = Leftovers::of(|| {
+        left.set(None);
+        right.set(None);
+    });
+    leftovers.ended().await;
+    output
 }
 
 /// The output of [`select`].
@@ -172,18 +186,23 @@ pub struct TryJoin<M: TryJoinTuple> {
     members: Option<M::Members>,
     /// The index to start the next poll with.
     first: usize,
+    /// The first error, and what the dropped futures left behind.
+    failed: Option<(M::Error, Leftovers)>,
 }
 
 impl<M: TryJoinTuple> Future for TryJoin<M> {
     type Output = Result<M::Output, M::Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // SAFETY: the content of `members` is structurally pinned, never moved, dropped in place; `first` is not
-        // pinned.
-        let (mut slot, first) = unsafe {
+        // SAFETY: the content of `members` is structurally pinned, never moved, dropped in place; `first` and `failed`
+        // are not pinned.
+        let (mut slot, first, failed) = unsafe {
             let this = self.get_unchecked_mut();
-            (Pin::new_unchecked(&mut this.members), &mut this.first)
+            (Pin::new_unchecked(&mut this.members), &mut this.first, &mut this.failed)
         };
+        if failed.is_some() {
+            return poll_first(failed, cx).map(Err);
+        }
         let Some(mut members) = slot.as_mut().as_pin_mut() else {
             panic!("TryJoin polled after it returned its result");
         };
@@ -192,8 +211,9 @@ impl<M: TryJoinTuple> Future for TryJoin<M> {
                 continue;
             }
             if let Some(error) = M::take_error(members.as_mut(), number) {
-                guard("a dropped future's destructor", || slot.set(None));
-                return Poll::Ready(Err(error));
+                let leftovers = Leftovers::of(|| guard("a dropped future's destructor", || slot.set(None)));
+                *failed = Some((error, leftovers));
+                return poll_first(failed, cx).map(Err);
             }
         }
         match M::values(members) {
@@ -210,6 +230,14 @@ impl<M: TryJoinTuple> fmt::Debug for TryJoin<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TryJoin").field("of", &M::COUNT).finish_non_exhaustive()
     }
+}
+
+/// Returns the output that decided once everything that the dropped futures left behind has ended.
+pub(super) fn poll_first<T>(first: &mut Option<(T, Leftovers)>, cx: &mut Context<'_>) -> Poll<T> {
+    let (_, leftovers) = first.as_mut().expect("there is an output");
+    std::task::ready!(leftovers.poll(cx));
+    let (output, _) = first.take().expect("there is an output");
+    Poll::Ready(output)
 }
 
 /// All indices once, starting at `first`; advances `first` by one.

@@ -55,6 +55,7 @@ mod files_linux;
 #[cfg(unix)]
 mod foreign_fds;
 mod groups;
+mod join_sets;
 mod joining;
 #[cfg(not(miri))]
 mod offload;

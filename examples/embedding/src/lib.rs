@@ -10,10 +10,9 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use windlass::JoinHandle;
 use windlass::io::{AsyncRead, AsyncWrite, BufReader, Halves};
 use windlass::net::TcpListener;
-use windlass::task::CancelToken;
+use windlass::task::{CancelToken, JoinSet};
 use windlass::time::{sleep, timeout};
 
 /// The maximum length of a request line.
@@ -126,7 +125,7 @@ pub async fn answer<S: Halves>(store: Store, mut stream: S) -> io::Result<()> {
 /// Serves every client that connects, until `stop` is cancelled. Then it stops listening and waits for the open
 /// connections to end, for at most `grace`.
 pub async fn serve(store: Store, listener: TcpListener, stop: CancelToken, grace: Duration) {
-    let mut connections: Vec<JoinHandle<()>> = Vec::new();
+    let mut connections = JoinSet::new();
     while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
@@ -137,27 +136,19 @@ pub async fn serve(store: Store, listener: TcpListener, stop: CancelToken, grace
                 continue;
             }
         };
-        if connections.len() == connections.capacity() {
-            connections.retain(|connection| !connection.is_finished());
-        }
+        // Takes the results of connections that have ended.
+        while connections.try_join_next().is_some() {}
         let store = store.clone();
-        connections.push(windlass::spawn(async move {
+        connections.spawn(async move {
             if let Err(error) = answer(store, stream).await {
                 eprintln!("{peer}: {error}");
             }
-        }));
+        });
     }
     drop(listener);
-    let ended = timeout(grace, async {
-        for connection in &mut connections {
-            let _ = connection.await;
-        }
-    });
+    let ended = timeout(grace, async { while connections.join_next().await.is_some() {} });
     if ended.await.is_err() {
-        for connection in connections {
-            connection.cancel();
-            let _ = connection.await;
-        }
+        connections.shutdown().await;
     }
 }
 

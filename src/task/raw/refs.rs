@@ -124,6 +124,10 @@ impl TaskRef {
     pub(in crate::task) fn cancel(&self) {
         self.0.cancel();
     }
+
+    pub(in crate::task) fn task(&self) -> RawTask {
+        self.0
+    }
 }
 
 impl Drop for TaskRef {
