@@ -140,6 +140,12 @@ impl<F: Future, T> fmt::Debug for TryJoinAll<F, T> {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
+/// # Cancel safety
+///
+/// If one of the dropped futures contains a [`group`](fn@super::group), a [`JoinSet`](super::JoinSet) or an
+/// [`on_cancel`](super::on_cancel) cleanup, `race` returns when the children and the cleanup have ended. A race that is
+/// itself dropped meanwhile drops the winner's output.
+///
 /// # Panics
 ///
 /// If there are no futures: such a race would never complete.

@@ -54,7 +54,8 @@ pub fn try_join<M: TryJoinTuple>(futures: M) -> TryJoin<M> {
 /// data. To keep a future, pass a pinned `&mut`.
 ///
 /// If the dropped future contains a [`group`](fn@super::group), a [`JoinSet`](super::JoinSet) or an
-/// [`on_cancel`](super::on_cancel) cleanup, `select` returns when the children and the cleanup have ended.
+/// [`on_cancel`](super::on_cancel) cleanup, `select` returns when the children and the cleanup have ended. A `select`
+/// that is itself dropped meanwhile drops the output.
 ///
 /// ```
 /// use std::{pin::pin, time::Duration};

@@ -73,6 +73,14 @@ fn fail(counts: &Counts) -> Counted {
     Counted
 }
 
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        self.0();
+    }
+}
+
 /// A child: reads, sleeps, yields, fails, cleans up, or has children of its own.
 fn work(counts: &Counts, streams: &[Stream], random: &mut Random, depth: u32) -> Work {
     let (counts, streams) = (counts.clone(), streams.to_vec());
@@ -150,9 +158,16 @@ async fn scope(counts: &Counts, streams: &[Stream], random: &mut Random, depth: 
             }
         }
         3 => {
-            if race(children).await.is_err() {
-                observe(1);
-            }
+            // A cancelled race drops the winner's error if it still waits for the children of the losers.
+            let observed_when_dropped = children.into_iter().map(|child| {
+                let counts = counts.clone();
+                async move {
+                    child
+                        .await
+                        .map_err(|Counted| OnDrop(move || add(&counts.0.observed, 1)))
+                }
+            });
+            drop(race(observed_when_dropped).await);
         }
         4 => {
             // `join_all` would drop the results of cancelled tasks unobserved, so each task observes its own.
