@@ -231,7 +231,7 @@ impl<F: Future> Task<F> {
 
     unsafe fn drop_output(task: NonNull<Header>) -> Option<Unread> {
         // SAFETY: the vtable's contract.
-        unsafe { Self::drop_output_with(task, |output| drop(output)) }
+        unsafe { Self::drop_output_with(task, drop) }
     }
 
     /// As `drop_output`; `drop_value` gets the output of a task that did not panic.
