@@ -1,4 +1,4 @@
-//! `BufReader`: a buffered reader that returns lines.
+//! `BufReader`: a buffered reader for lines and incremental parsers.
 //!
 //! A buffer that holds unconsumed bytes must never be passed to a read: if that future were dropped, the bytes would be
 //! lost with it. So new bytes arrive in a managed buffer of their own. If nothing was buffered, that buffer becomes the
@@ -19,6 +19,12 @@ use super::write::AsyncWrite;
 use super::{BufResult, delegate_write};
 use crate::sys;
 
+/// The default maximum of `fill_at_least`.
+const MAX_BUFFER_LEN: usize = 1024 * 1024;
+
+/// Advice in the error for a request beyond that maximum.
+const BUFFER_ADVICE: &str = "raise `max_buffer_len` to buffer them; nothing was read";
+
 /// The default maximum line length, the same as asyncio's.
 const MAX_LINE_LEN: usize = 64 * 1024;
 
@@ -26,7 +32,10 @@ const MAX_LINE_LEN: usize = 64 * 1024;
 const LINE_ADVICE: &str = "the line is too long; raise `max_line_len` to accept it. \
                            The next call that reads a line skips the rest of this one";
 
-/// Adds buffering to a reader, to read it by lines or by another delimiter.
+/// Adds buffering to a reader, to read it by lines, by another delimiter, or with a parser of your own.
+///
+/// A parser of a binary or mixed protocol needs no buffer of its own: [`fill_at_least`](BufReader::fill_at_least) waits
+/// for enough bytes and returns them, and [`consume`](BufReader::consume) removes those of a complete message.
 ///
 /// Lines have a maximum length, [`max_line_len`](BufReader::max_line_len), so that a peer cannot exhaust the memory. A
 /// longer line is a [`TooLong`] error, and the next call that reads a line skips it. Until then, the bytes received of
@@ -35,7 +44,8 @@ const LINE_ADVICE: &str = "the line is too long; raise `max_line_len` to accept 
 /// Writes go directly to the inner stream.
 ///
 /// **Cancel safety:** a dropped read loses nothing, including [`read_line`](BufReader::read_line),
-/// [`read_until`](BufReader::read_until) and [`read_exact`](AsyncRead::read_exact): the bytes stay buffered.
+/// [`read_until`](BufReader::read_until), [`fill_at_least`](BufReader::fill_at_least) and
+/// [`read_exact`](AsyncRead::read_exact): the bytes stay buffered.
 ///
 /// ```
 /// use windlass::io::{AsyncWrite, BufReader, duplex};
@@ -63,6 +73,7 @@ impl<R: AsyncRead> BufReader<R> {
         let buffer = LineBuffer {
             bytes: ManagedBuf::default(),
             max_line_len: MAX_LINE_LEN,
+            max_len: MAX_BUFFER_LEN,
             refused_delimiter: None,
         };
         BufReader { inner, buffer }
@@ -83,9 +94,31 @@ impl<R> BufReader<R> {
         self.buffer.refused_delimiter = None;
     }
 
+    /// Sets the largest number of bytes that [`fill_at_least`](BufReader::fill_at_least) accepts, so that a length that
+    /// a peer sends cannot exhaust the memory. The default is 1 MiB.
+    #[must_use]
+    pub fn max_buffer_len(mut self, len: usize) -> BufReader<R> {
+        self.set_max_buffer_len(len);
+        self
+    }
+
+    /// Sets the largest number of bytes that [`fill_at_least`](BufReader::fill_at_least) accepts, in place.
+    pub fn set_max_buffer_len(&mut self, len: usize) {
+        self.buffer.max_len = len;
+    }
+
     /// The buffered bytes. Does not read.
     pub fn buffer(&self) -> &[u8] {
         &self.buffer.bytes
+    }
+
+    /// Removes the first `count` buffered bytes.
+    ///
+    /// # Panics
+    ///
+    /// If fewer bytes are buffered.
+    pub fn consume(&mut self, count: usize) {
+        self.buffer.consume(count);
     }
 
     /// The inner reader. Reading from it directly skips the buffered bytes.
@@ -113,6 +146,47 @@ impl<R: AsyncRead> BufReader<R> {
     fn half(&mut self) -> BufReaderHalf<'_, &mut R> {
         let BufReader { inner, buffer } = self;
         BufReaderHalf { buffer, inner }
+    }
+
+    /// Reads until at least `count` bytes are buffered, and returns all buffered bytes. They stay buffered until
+    /// [`consume`](BufReader::consume) removes them.
+    ///
+    /// A parser that needs more than it has, but does not know how much, asks for `reader.buffer().len() + 1`.
+    ///
+    /// # Errors
+    ///
+    /// - If the stream ends while nothing is buffered, the slice is empty. If it ends after some bytes but before `count`,
+    ///   the error is `UnexpectedEof`, and the bytes stay buffered.
+    /// - More than [`max_buffer_len`](BufReader::max_buffer_len) bytes are a [`TooLong`] error, before anything is read.
+    ///
+    /// **Cancel safety:** cancellation and errors lose no data: the bytes stay buffered.
+    ///
+    /// ```
+    /// use windlass::io::{AsyncRead, AsyncWrite, BufReader, duplex};
+    ///
+    /// /// Reads a frame that starts with its length in two bytes; `None` at the end of the stream.
+    /// async fn frame<R: AsyncRead>(reader: &mut BufReader<R>) -> std::io::Result<Option<Vec<u8>>> {
+    ///     let [high, low, ..] = *reader.fill_at_least(2).await? else { return Ok(None) };
+    ///     let end = 2 + usize::from(u16::from_be_bytes([high, low]));
+    ///     let frame = reader.fill_at_least(end).await?[2..end].to_vec();
+    ///     reader.consume(end);
+    ///     Ok(Some(frame))
+    /// }
+    ///
+    /// windlass::run(async {
+    ///     let (mut client, server) = duplex(1024);
+    ///     client.write_all(b"\x00\x03one\x00\x00").await.0?;
+    ///     client.shutdown().await?;
+    ///     let mut reader = BufReader::new(server);
+    ///     assert_eq!(frame(&mut reader).await?.as_deref(), Some(&b"one"[..]));
+    ///     assert_eq!(frame(&mut reader).await?.as_deref(), Some(&b""[..]));
+    ///     assert_eq!(frame(&mut reader).await?, None);
+    ///     Ok::<(), std::io::Error>(())
+    /// })??;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub async fn fill_at_least(&mut self, count: usize) -> io::Result<&[u8]> {
+        self.buffer.fill_at_least(&mut self.inner, count).await
     }
 
     /// Reads up to and including the next `delimiter`, appends the bytes to `into` and returns their number. At the end
@@ -161,6 +235,8 @@ impl<R: AsyncRead> BufReader<R> {
 struct LineBuffer {
     bytes: ManagedBuf,
     max_line_len: usize,
+    /// The maximum of `fill_at_least`.
+    max_len: usize,
     /// The delimiter of the refused line at the front of `bytes`: the next call that reads a line skips that line.
     refused_delimiter: Option<u8>,
 }
@@ -181,12 +257,30 @@ impl LineBuffer {
         if self.bytes.is_empty() {
             return Ok(self.fill(inner).await?.len());
         }
-        self.bytes = std::mem::take(&mut self.bytes).into_heap();
+        if self.bytes.is_pooled() {
+            self.bytes = std::mem::take(&mut self.bytes).into_heap();
+        }
         let more = inner.read_managed().await?;
         let mut bytes = std::mem::take(&mut self.bytes).into_vec();
         bytes.extend_from_slice(&more);
         self.bytes = ManagedBuf::from_heap(bytes);
         Ok(more.len())
+    }
+
+    /// Reads until `count` bytes are buffered, or the stream ends with none.
+    async fn fill_at_least<R: AsyncRead>(&mut self, inner: &mut R, count: usize) -> io::Result<&[u8]> {
+        if count > self.max_len {
+            return Err(TooLong::error(self.max_len, BUFFER_ADVICE, Vec::new()));
+        }
+        while self.bytes.len() < count {
+            if self.fill_more(inner).await? == 0 {
+                match self.bytes.len() {
+                    0 => break,
+                    len => return Err(ended_early(len, count)),
+                }
+            }
+        }
+        Ok(&self.bytes)
     }
 
     /// The length of the next line in the buffer, including its delimiter; 0 at the end of the stream.
@@ -236,6 +330,11 @@ impl LineBuffer {
         // A caller that consumes bytes of a refused line handles it itself.
         self.refused_delimiter = None;
     }
+}
+
+fn ended_early(len: usize, count: usize) -> io::Error {
+    let message = format!("the stream ended after {len} of {count} bytes, which are still in the reader");
+    io::Error::new(io::ErrorKind::UnexpectedEof, message)
 }
 
 impl<R: AsyncRead> AsyncRead for BufReader<R> {
@@ -314,6 +413,13 @@ impl<T: Halves> Halves for BufReader<T> {
 pub struct BufReaderHalf<'a, R> {
     buffer: &'a mut LineBuffer,
     inner: R,
+}
+
+impl<R: AsyncRead> BufReaderHalf<'_, R> {
+    /// See [`BufReader::fill_at_least`].
+    pub async fn fill_at_least(&mut self, count: usize) -> io::Result<&[u8]> {
+        self.buffer.fill_at_least(&mut self.inner, count).await
+    }
 }
 
 impl<R: AsyncRead> AsyncRead for BufReaderHalf<'_, R> {

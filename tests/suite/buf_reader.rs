@@ -288,3 +288,113 @@ fn a_dropped_read_line_loses_no_byte() {
         });
     });
 }
+
+/// Parses frames of every length; each call is dropped after a random number of polls, in a select for instance.
+async fn parse_and_drop<R: AsyncRead>(reader: R, frames: &[Vec<u8>], seed: u64) {
+    let mut random = Random::new(seed);
+    let mut reader = BufReader::new(reader);
+    let mut dropped = 0;
+    for (number, frame) in frames.iter().enumerate() {
+        let mut wanted = 2;
+        loop {
+            let buffered = reader.buffer().to_vec();
+            let polls = random.below(3);
+            let Some(result) = within(reader.fill_at_least(wanted), polls).await else {
+                dropped += 1;
+                assert!(reader.buffer().starts_with(&buffered), "frame {number}");
+                turns(1).await;
+                continue;
+            };
+            let bytes = result.expect("there are enough");
+            assert!(bytes.len() >= wanted, "{} of {wanted} in frame {number}", bytes.len());
+            let len = 2 + usize::from(u16::from_be_bytes([bytes[0], bytes[1]]));
+            if bytes.len() >= len {
+                assert!(bytes[2..len] == **frame, "frame {number}");
+                reader.consume(len);
+                break;
+            }
+            // Either the length, or one byte more, as a parser that cannot know the length.
+            wanted = [len, bytes.len() + 1][random.below(2) as usize];
+        }
+    }
+    assert!(reader.fill_at_least(1).await.expect("EOF").is_empty());
+    assert!(dropped > 0, "no call was dropped");
+}
+
+#[test]
+fn dropped_fills_lose_no_byte() {
+    on_every_driver(|case| {
+        case.run(async {
+            let mut random = Random::new(21);
+            let len = |random: &mut Random| match random.below(10) {
+                0 => random.below(40_000),
+                _ => random.below(50),
+            };
+            let frames: Vec<Vec<u8>> = (0..rounds() / 5).map(|_| numbered(len(&mut random) as usize)).collect();
+            let mut all = Vec::new();
+            for frame in &frames {
+                all.extend_from_slice(&(frame.len() as u16).to_be_bytes());
+                all.extend_from_slice(frame);
+            }
+            let (client, server) = pair().await;
+            let writing = windlass::spawn(write_in_pieces(client, all.clone(), 22));
+            parse_and_drop(server, &frames, 23).await;
+            writing.await.expect("no panic");
+            let (client, server) = duplex(500);
+            let writing = windlass::spawn(write_in_pieces(client, all.clone(), 24));
+            parse_and_drop(server, &frames, 25).await;
+            writing.await.expect("no panic");
+            let (client, server) = windlass::io::pipe::pipe().expect("a pipe");
+            let writing = windlass::spawn(write_in_pieces(client, all, 26));
+            parse_and_drop(server, &frames, 27).await;
+            writing.await.expect("no panic");
+        });
+    });
+}
+
+/// A fill that waits for more than one byte is dropped before each of them.
+#[test]
+fn a_fill_is_dropped_before_every_byte() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (client, server) = pair().await;
+            let mut reader = BufReader::new(server);
+            for _ in 0..rounds() / 50 {
+                for byte in b"slowly" {
+                    assert!(within(reader.fill_at_least(6), 2).await.is_none());
+                    client.write_all([*byte]).await.0.expect("write");
+                }
+                assert_eq!(reader.fill_at_least(6).await.expect("all of them"), b"slowly");
+                reader.consume(6);
+            }
+        });
+    });
+}
+
+#[test]
+fn a_fill_reports_the_end_and_the_limit() {
+    on_every_driver(|case| {
+        case.run(async {
+            let mut reader = BufReader::new(ShortReads(&b"0123456"[..])).max_buffer_len(8);
+            let error = reader.fill_at_least(9).await.expect_err("too much");
+            let too_long = error.get_ref().and_then(|error| error.downcast_ref::<TooLong>());
+            assert_eq!(too_long.expect("TooLong").limit(), 8);
+            assert!(error.to_string().contains("max_buffer_len"), "{error}");
+            assert_eq!(reader.buffer(), b"", "nothing was read");
+            assert_eq!(
+                reader.fill_at_least(0).await.expect("nothing"),
+                b"",
+                "no read is needed"
+            );
+            let error = reader.fill_at_least(8).await.expect_err("one is missing");
+            assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+            assert!(error.to_string().contains("after 7 of 8 bytes"), "{error}");
+            assert_eq!(reader.fill_at_least(7).await.expect("still there"), b"0123456");
+            reader.consume(5);
+            reader.set_max_buffer_len(2);
+            assert_eq!(reader.fill_at_least(2).await.expect("buffered"), b"56");
+            reader.consume(2);
+            assert_eq!(reader.fill_at_least(1).await.expect("the end"), b"");
+        });
+    });
+}
