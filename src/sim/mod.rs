@@ -13,7 +13,13 @@ mod chaos;
 #[cfg(feature = "sim")]
 #[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
 mod determinism;
+#[cfg(unix)]
+#[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
+pub(crate) mod disk;
 mod driver;
+#[cfg(unix)]
+#[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
+pub(crate) mod files;
 mod kernel;
 #[cfg(feature = "sim")]
 #[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
@@ -41,6 +47,14 @@ mod sweep;
 
 #[cfg(feature = "sim")]
 pub use self::chaos::{Chaos, FaultKind};
+#[cfg(all(feature = "sim", unix))]
+pub use self::disk::config::Disk;
+#[cfg(all(feature = "sim", unix))]
+pub use self::disk::crash::TooManyImages;
+#[cfg(all(feature = "sim", unix))]
+pub use self::disk::faults::{DiskFaults, DiskLatency};
+#[cfg(all(feature = "sim", unix))]
+pub use self::disk::image::{DiskHandle, DiskImage};
 pub(crate) use self::driver::SimDriver;
 #[cfg(feature = "sim")]
 pub use self::sweep::Report;

@@ -75,9 +75,9 @@ impl OpenFlags {
 
 /// The flag that bypasses the page cache.
 #[cfg(any(target_os = "linux", target_os = "freebsd"))]
-const DIRECT: Option<i32> = Some(libc::O_DIRECT);
+pub(crate) const DIRECT: Option<i32> = Some(libc::O_DIRECT);
 #[cfg(not(any(target_os = "linux", target_os = "freebsd")))]
-const DIRECT: Option<i32> = None;
+pub(crate) const DIRECT: Option<i32> = None;
 
 /// Carries out a file operation.
 ///
@@ -421,6 +421,11 @@ impl Stat {
         let raw = &mut self.0;
         (raw.stx_dev_major, raw.stx_dev_minor) = (libc::major(device as _) as u32, libc::minor(device as _) as u32);
         (raw.stx_ino, raw.stx_nlink) = (inode, links as u32);
+        self
+    }
+    /// Sets the number of 512-byte blocks allocated.
+    pub fn with_blocks(mut self, blocks: u64) -> Stat {
+        self.0.stx_blocks = blocks;
         self
     }
     /// Sets the owner's user id and group id.

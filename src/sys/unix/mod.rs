@@ -30,7 +30,7 @@ use socket2::SockRef;
 #[cfg(target_os = "linux")]
 pub(crate) use self::cached::read_cached;
 pub use self::files::Stat;
-pub(crate) use self::files::{KernelPath, kind, kind_of, mode_of, path_for_kernel, path_of};
+pub(crate) use self::files::{DIRECT, KernelPath, kind, kind_of, mode_of, path_for_kernel, path_of};
 #[cfg(all(feature = "proactor", target_os = "linux"))]
 pub(crate) use self::files::{STAT_MASK, stat_arguments};
 pub(crate) use self::forks::{count_forks, forks};
