@@ -37,6 +37,9 @@ mod report;
 pub(crate) mod rng;
 #[cfg(feature = "sim")]
 #[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
+mod run_state;
+#[cfg(feature = "sim")]
+#[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
 pub(crate) mod settings;
 #[cfg(feature = "sim")]
 #[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
@@ -57,4 +60,4 @@ pub use self::disk::faults::{DiskFaults, DiskLatency};
 pub use self::disk::image::{DiskHandle, DiskImage};
 pub(crate) use self::driver::SimDriver;
 #[cfg(feature = "sim")]
-pub use self::sweep::Report;
+pub use self::sweep::{Failed, Report};

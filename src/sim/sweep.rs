@@ -152,6 +152,24 @@ impl fmt::Display for Report {
     }
 }
 
+/// A sweep in which a seed failed. `Display` writes the whole report: the failure, how to replay it, the last events.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Failed {
+    /// The seed that failed.
+    pub seed: u64,
+    /// The report.
+    pub report: String,
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.report)
+    }
+}
+
+impl std::error::Error for Failed {}
+
 /// Runs one seed, with every panic turned into a failure of the outcome.
 fn guarded(run: &Run<'_>, settings: &RunSettings) -> Outcome {
     // The runs for a report keep their whole log; all others are only judged.
@@ -182,13 +200,13 @@ fn guarded(run: &Run<'_>, settings: &RunSettings) -> Outcome {
 /// A run of one seed.
 pub(crate) type Run<'a> = dyn Fn(&RunSettings) -> Outcome + Sync + 'a;
 
-/// Runs the seeds, and returns the report of the sweep or, if a seed fails, the text that says how.
+/// Runs the seeds.
 pub(crate) fn sweep(
     seeds: Range<u64>,
     environment: &Environment,
     test: &Test,
     run: &Run<'_>,
-) -> Result<Report, String> {
+) -> Result<Report, Failed> {
     let run = &|settings: &RunSettings| guarded(run, settings);
     let settings = |seed| RunSettings {
         knobs: environment.knobs.clone(),
@@ -243,15 +261,13 @@ pub(crate) fn sweep(
             .report),
         Some((seed, first, Some(second))) => {
             let difference = determinism::find(run, &settings(seed), first, second);
-            Err(report::nondeterminism(test, &settings(seed), &difference))
+            let report = report::nondeterminism(test, &settings(seed), &difference);
+            Err(Failed { seed, report })
         }
-        Some((seed, outcome, None)) => Err(report::failure(
-            test,
-            &settings(seed),
-            outcome,
-            environment.budget(),
-            run,
-        )),
+        Some((seed, outcome, None)) => {
+            let report = report::failure(test, &settings(seed), outcome, environment.budget(), run);
+            Err(Failed { seed, report })
+        }
     }
 }
 
@@ -261,7 +277,7 @@ fn replay(
     environment: &Environment,
     test: &Test,
     run: &dyn Fn(&RunSettings) -> Outcome,
-) -> Result<Report, String> {
+) -> Result<Report, Failed> {
     let outcome = run(&RunSettings {
         log: LogMode::All,
         ..settings.clone()
@@ -269,21 +285,24 @@ fn replay(
     let second = run(settings);
     if outcome.log.hash() != second.log.hash() {
         let difference = determinism::find(run, settings, outcome, second);
-        return Err(report::nondeterminism(test, settings, &difference));
+        let report = report::nondeterminism(test, settings, &difference);
+        return Err(Failed {
+            seed: settings.seed,
+            report,
+        });
     }
     if outcome.failure.is_some() {
         // The knobs of a replay are those that the user wants to see: they are not shrunk any further.
         let runs = environment.shrink.unwrap_or(0) as usize;
-        return Err(report::failure(
-            test,
-            settings,
-            outcome,
-            Budget {
-                runs,
-                ..Budget::default()
-            },
-            run,
-        ));
+        let budget = Budget {
+            runs,
+            ..Budget::default()
+        };
+        let report = report::failure(test, settings, outcome, budget, run);
+        return Err(Failed {
+            seed: settings.seed,
+            report,
+        });
     }
     let mut report = Report::default();
     report.add(settings.seed, &outcome);
@@ -441,7 +460,9 @@ mod tests {
             let fails = settings.seed == 0x1f && keys >= 43 && settings.knobs.has_episode(0);
             outcome(settings, 0, fails.then_some("acknowledged write lost"))
         };
-        let report = sweep(0..100, &Environment::default(), &test, &run).unwrap_err();
+        let report = sweep(0..100, &Environment::default(), &test, &run)
+            .unwrap_err()
+            .to_string();
         for part in [
             "sim: seed 0x1f failed at 0.003 s (virtual), event 3,001: acknowledged write lost (tests/kv.rs:27:5)\n",
             "replay:  WINDLASS_SIM_SEED=0x1f cargo test --test kv kv::survives -- --exact --nocapture\n",
@@ -465,7 +486,9 @@ mod tests {
             "WINDLASS_SIM_SET" => Some("keys=43,net=off".to_owned()),
             _ => None,
         };
-        let again = sweep(0..100, &Environment::parse(get).unwrap(), &test, &run).unwrap_err();
+        let again = sweep(0..100, &Environment::parse(get).unwrap(), &test, &run)
+            .unwrap_err()
+            .to_string();
         assert!(
             again.contains("seed 0x1f failed") && !again.contains("shrunk:"),
             "{again}"
@@ -480,7 +503,9 @@ mod tests {
             3 => panic!("broken world"),
             _ => outcome(settings, 0, None),
         };
-        let report = sweep(0..10, &Environment::default(), &test, &run).unwrap_err();
+        let report = sweep(0..10, &Environment::default(), &test, &run)
+            .unwrap_err()
+            .to_string();
         assert!(
             report.contains("seed 0x3 failed") && report.contains("broken world (") && report.contains("sweep.rs"),
             "{report}"
@@ -497,7 +522,7 @@ mod tests {
             ..Environment::default()
         };
         let run = |settings: &RunSettings| outcome(settings, 0, (settings.seed % 20 == 19).then_some("lost"));
-        let report = sweep(0..1_000, &no_shrinking, &test, &run).unwrap_err();
+        let report = sweep(0..1_000, &no_shrinking, &test, &run).unwrap_err().to_string();
         assert!(report.contains("seed 0x13 failed"), "{report}");
         std::fs::remove_dir_all(&test.folder).unwrap();
     }
@@ -506,7 +531,9 @@ mod tests {
     fn runs_that_differ_are_named_with_the_event() {
         let runs = AtomicU64::new(0);
         let run = |settings: &RunSettings| outcome(settings, 700 + runs.fetch_add(1, Ordering::Relaxed), None);
-        let report = sweep(0..10, &Environment::default(), &test(), &run).unwrap_err();
+        let report = sweep(0..10, &Environment::default(), &test(), &run)
+            .unwrap_err()
+            .to_string();
         for part in [
             "sim: seed 0x0 is not deterministic: two runs differ from event 2,500 on\n",
             "before:  0.002499  a               send to a bytes=0\n",
@@ -528,7 +555,9 @@ mod tests {
             let is_first = runs.fetch_add(1, Ordering::Relaxed) == 0;
             outcome(settings, if is_first { 1 } else { 2 }, None)
         };
-        let report = sweep(0..10, &Environment::default(), &test(), &run).unwrap_err();
+        let report = sweep(0..10, &Environment::default(), &test(), &run)
+            .unwrap_err()
+            .to_string();
         assert!(report.contains("suspect: state that survives a run"), "{report}");
         assert!(report.contains("differ from event 2,048 on"), "{report}");
     }
