@@ -6,9 +6,11 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+mod crawler;
 mod files;
 #[cfg(feature = "hyper")]
 mod http;
+mod resp;
 mod servers;
 #[cfg(feature = "tls")]
 mod tls;

@@ -24,7 +24,7 @@ fn echo_server() -> String {
     addr
 }
 
-/// The echo servers, to be started on a given port.
+/// The echo servers, and one that answers, to be started on a given port.
 fn echoing(driver: &str, addr: &str, target: &str) -> Vec<(&'static str, Command)> {
     let command = |name: &'static str, args: &[&str]| {
         let mut command = example(name, driver);
@@ -36,15 +36,20 @@ fn echoing(driver: &str, addr: &str, target: &str) -> Vec<(&'static str, Command
         command("echo_protocol", &["--addr", addr]),
         command("graceful", &[addr, "60"]),
         command("proxy", &[addr, target]),
+        command("resp_server", &[addr]),
     ]
 }
 
-fn talk(client: &mut TcpStream) {
+fn talk(name: &str, client: &mut TcpStream) {
+    let (request, expected) = match name {
+        "resp_server" => ("PING\r\n", "+PONG\r\n"),
+        _ => ("ping", "ping"),
+    };
     client.set_read_timeout(Some(LONG)).expect("a timeout");
-    let mut answer = [0; 4];
-    client.write_all(b"ping").expect("it reads");
+    let mut answer = vec![0; expected.len()];
+    client.write_all(request.as_bytes()).expect("it reads");
     client.read_exact(&mut answer).expect("it answers");
-    assert_eq!(&answer, b"ping");
+    assert_eq!(answer, expected.as_bytes());
 }
 
 /// Waits until connecting is refused: the kernel may keep the listening socket for a moment.
@@ -75,11 +80,11 @@ fn a_server_drains_on_sigterm_and_on_ctrl_c() {
                 let mut server = Running::start(&mut command);
                 let addr = address_in(&server.until("127.0.0.1:"));
                 let mut client = TcpStream::connect(&addr).expect("it listens");
-                talk(&mut client);
+                talk(name, &mut client);
                 server.send(signal);
                 server.until("stopped accepting; 1 connections are left");
                 wait_until_refused(&addr);
-                talk(&mut client);
+                talk(name, &mut client);
                 drop(client);
                 server.ends_well();
             }
@@ -200,7 +205,7 @@ fn a_server_with_closed_output_keeps_serving() {
                 let mut server = with_closed_output(&mut command);
                 while server.try_wait().expect("it was started").is_none() {
                     if let Ok(mut client) = TcpStream::connect(&addr) {
-                        talk(&mut client);
+                        talk(name, &mut client);
                         break 'started (name, server);
                     }
                     assert!(begin.elapsed() < LONG, "{name} never listens on {driver}");
@@ -228,7 +233,7 @@ fn an_accept_error_does_not_end_a_server() {
             }
             let mut server = Running::start(command.stderr(Stdio::piped()));
             let addr = address_in(&server.until("127.0.0.1:"));
-            talk(&mut TcpStream::connect(&addr).expect("it listens"));
+            talk(name, &mut TcpStream::connect(&addr).expect("it listens"));
             let listener = listening_socket(server.child.id());
             let mut stderr = BufReader::new(server.child.stderr.take().expect("it is piped"));
             // SAFETY: shutdown(2) takes two integers; the descriptor is ours.
@@ -240,7 +245,7 @@ fn an_accept_error_does_not_end_a_server() {
             assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 16) }, 0);
             // The kernel has chosen another port.
             let addr = std::net::TcpListener::from(listener).local_addr().expect("an address");
-            talk(&mut TcpStream::connect(addr).expect("it listens again"));
+            talk(name, &mut TcpStream::connect(addr).expect("it listens again"));
             server.send(libc::SIGTERM);
             server.ends_well();
         }
