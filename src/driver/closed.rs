@@ -158,3 +158,74 @@ unsafe impl Driver for Closed {
         self.counters
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// One of several drivers that share their descriptors.
+    struct Sharing(Rc<RefCell<Vec<String>>>);
+
+    // SAFETY: operations complete at once, and their memory is not used.
+    unsafe impl Driver for Sharing {
+        fn describe(&self) -> Description {
+            Description::new("sharing", Vec::new(), "a test")
+        }
+        fn now(&self) -> Instant {
+            Instant::from_origin(Duration::ZERO)
+        }
+        fn control(&mut self, call: Control<'_>) -> io::Result<Reply> {
+            self.0.borrow_mut().push(format!("{call:?}"));
+            Ok(Reply::Done)
+        }
+        unsafe fn start(&mut self, _id: OpId, _op: &Op, _scratch: *mut Scratch) -> Start {
+            Start::Done(OpResult::new(Err(sys::errno::NOT_SUPPORTED)))
+        }
+        fn cancel(&mut self, _id: OpId, _op: &Op) {}
+        fn poll(&mut self, _completed: &mut Vec<Completion>, _wait: Wait) -> io::Result<()> {
+            Ok(())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+        fn notifier(&self) -> Arc<dyn Notify> {
+            let closed = Closed::after(self, false);
+            closed.notifier()
+        }
+        fn counters(&self) -> DriverCounters {
+            DriverCounters::default()
+        }
+        fn wall_clock(&self) -> SystemTime {
+            SystemTime::UNIX_EPOCH
+        }
+    }
+
+    #[test]
+    fn descriptors_go_back_to_a_driver_that_shares_them() {
+        let calls = Rc::new(RefCell::new(Vec::new()));
+        let other = Sharing(calls.clone());
+        for leaks in [false, true] {
+            let driver = Box::new(Sharing(calls.clone()));
+            let mut closed = Closed::after(&*driver, false);
+            closed.keep(driver, leaks);
+            for call in [
+                Control::Close { fd: 3 },
+                Control::Reset { fd: 4 },
+                Control::Forget { fd: 5 },
+            ] {
+                closed.control(call).expect("the driver takes it");
+            }
+            closed.control(Control::Pipe).expect_err("the loop is closed");
+            assert_eq!(closed.wall_clock(), SystemTime::UNIX_EPOCH);
+        }
+        let once = ["Close { fd: 3 }", "Reset { fd: 4 }", "Forget { fd: 5 }"];
+        assert_eq!(*other.0.borrow(), [once, once].concat());
+        // The leaked one of the two drivers keeps its reference.
+        drop(other);
+        assert_eq!(Rc::strong_count(&calls), 2);
+    }
+}

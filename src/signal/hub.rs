@@ -298,3 +298,113 @@ fn check(number: i32) -> io::Result<()> {
 fn explain(error: io::Error) -> io::Error {
     context("listen to signals", error)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::driver::{
+        BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, Op, OpId, Reply,
+        Scratch, Start, Wait,
+    };
+    use crate::signal::{SignalKind, signal};
+    use crate::sys::Instant;
+    use crate::{Builder, DriverChoice};
+
+    /// The null driver, with signals of its own.
+    struct Signalling(Box<dyn Driver>);
+
+    // SAFETY: every call is forwarded to a driver that keeps the contract.
+    unsafe impl Driver for Signalling {
+        fn signals(&self) -> SignalSource {
+            SignalSource::Driver
+        }
+        fn describe(&self) -> Description {
+            self.0.describe()
+        }
+        fn now(&self) -> Instant {
+            self.0.now()
+        }
+        fn has_virtual_clock(&self) -> bool {
+            self.0.has_virtual_clock()
+        }
+        fn control(&mut self, call: Control<'_>) -> io::Result<Reply> {
+            self.0.control(call)
+        }
+        unsafe fn start(&mut self, id: OpId, op: &Op, scratch: *mut Scratch) -> Start {
+            // SAFETY: the caller's promise.
+            unsafe { self.0.start(id, op, scratch) }
+        }
+        fn cancel(&mut self, id: OpId, op: &Op) {
+            self.0.cancel(id, op);
+        }
+        fn provide_buffers(&mut self, pool: &Rc<BufferPool>) -> bool {
+            self.0.provide_buffers(pool)
+        }
+        fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+            self.0.poll(completed, wait)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            self.0.flush()
+        }
+        fn notifier(&self) -> Arc<dyn Notify> {
+            self.0.notifier()
+        }
+        fn counters(&self) -> DriverCounters {
+            self.0.counters()
+        }
+        fn fd_space(&self) -> FdSpace {
+            self.0.fd_space()
+        }
+    }
+
+    #[test]
+    fn a_driver_delivers_signals() {
+        let builder = Builder::new().driver(DriverChoice::Null);
+        let event_loop = builder
+            .wrap_driver(|inner| Box::new(Signalling(inner)))
+            .build()
+            .expect("a loop");
+        let core = event_loop.core().rc();
+        let (terminate, hangup) = (SignalKind::terminate(), SignalKind::hangup());
+        assert!(!core.deliver_signal(terminate.as_raw()), "nothing listens yet");
+        let task = event_loop.spawn(async move {
+            let mut signals = signal(terminate).expect("the driver has signals");
+            let mut count = 0;
+            while signals.recv().await.is_some() {
+                count += 1;
+            }
+            count
+        });
+        let turns = || (0..5).for_each(|_| event_loop.turn_nowait().expect("a turn"));
+        turns();
+        assert!(!core.deliver_signal(hangup.as_raw()), "nothing listens to this one");
+        for _ in 0..2 {
+            assert!(core.deliver_signal(terminate.as_raw()));
+            turns();
+        }
+        assert!(!task.is_finished());
+        drop(task);
+    }
+
+    #[test]
+    fn closing_the_loop_ends_the_listeners_of_a_drivers_signals() {
+        let builder = Builder::new().driver(DriverChoice::Null);
+        let event_loop = builder
+            .wrap_driver(|inner| Box::new(Signalling(inner)))
+            .build()
+            .expect("a loop");
+        let listening = event_loop.run_until_complete(async { signal(SignalKind::terminate()) });
+        let mut signals = listening.expect("the loop runs").expect("the driver has signals");
+        event_loop.close();
+        let other = Builder::new().driver(DriverChoice::Null).build().expect("a loop");
+        assert!(
+            other
+                .run_until_complete(signals.recv())
+                .expect("the loop runs")
+                .is_none()
+        );
+    }
+}

@@ -37,7 +37,7 @@ use windows_sys::Win32::System::WindowsProgramming::PUBLIC_OBJECT_BASIC_INFORMAT
 use super::console;
 use super::pool_call::wait_overlapped;
 use super::{Fd, Foreign, PathChar, errno, file, handle, last_code, new_event, number_of_handle, transferred};
-use crate::sys::{CURRENT, FileOp, IoVec, OpenFlags, OsResult, code_of};
+use crate::sys::{CURRENT, FileOp, IoVec, OpenFlags, OsResult, code_of, paths};
 
 /// A path in UTF-16, ending in NUL.
 pub(crate) type KernelPath = Vec<PathChar>;
