@@ -63,6 +63,7 @@
 //! - `hyper`: streams, timer and executor for hyper (HTTP/1.1 and HTTP/2, server and client), in the module `hyper`.
 //! - `tracing`: emits `tracing` events for tasks, operations and exceptions, with the targets `windlass::task`,
 //!   `windlass::op` and `windlass::loop`.
+//! - `macros`: the attributes `#[windlass::main]` and `#[windlass::test]`.
 //! - `tls`: TLS over any stream, with rustls, in the module `tls`.
 //!
 //! At least one driver must be enabled; each builds without the other's dependencies. With both, [`DriverChoice::Auto`]
@@ -88,6 +89,7 @@ pub mod guide;
 pub mod hyper;
 mod inflight;
 pub mod io;
+mod macros;
 pub mod net;
 mod on_drop;
 mod proactor;
@@ -116,12 +118,64 @@ pub use error::LoopClosed;
 pub use event_loop::builder::{Builder, run};
 pub use event_loop::callback::{Handle, TimerHandle};
 pub use event_loop::exception::Exception;
-pub use event_loop::handle::{LoopHandle, RemoteHandle};
+pub use event_loop::handle::{LoopHandle, RemoteHandle, SendOrUseSpawnWith};
+pub use event_loop::thread::{LoopLocal, LoopThread};
 pub use event_loop::{EventLoop, call_at, call_later, call_soon, counters};
 pub use inflight::watch::{add_reader, add_writer, remove_reader, remove_writer};
 pub use sys::os_code;
 pub use task::promise::{Abandoned, Placeholder, Promise, promise};
 pub use task::{JoinError, JoinHandle, spawn};
+/// Runs an `async fn main` on a new event loop: tokio's `#[tokio::main]`. Feature `macros`.
+///
+/// ```
+/// #[windlass::main]
+/// async fn main() -> std::io::Result<()> {
+///     windlass::task::yield_now().await;
+///     Ok(())
+/// }
+/// ```
+///
+/// It is short for `fn main() { windlass::run(async { ... }) }`, and panics if the loop cannot start. Options, separated by
+/// commas:
+///
+/// - `driver = "auto"`, `"proactor"`, `"reactor"` or `"null"`: see [`DriverChoice`]. Without it, the environment
+///   variable `WINDLASS_DRIVER` decides.
+/// - `virtual_clock`: runs on the null driver, whose clock jumps to the next deadline when no task can run.
+/// - `crate = "path"`: where the crate is, if it was renamed.
+///
+/// For other settings, write `fn main` and use a [`Builder`].
+#[cfg(feature = "macros")]
+pub use windlass_macros::main;
+/// Runs an `async fn` as a test on a new event loop: tokio's `#[tokio::test]`. Feature `macros`.
+///
+/// The options are those of [`main`](macro@main). With `virtual_clock`, an hour of sleep takes no time:
+///
+/// ```
+/// # mod tests {
+/// use std::time::Duration;
+/// use windlass::time::{Instant, sleep};
+///
+/// #[windlass::test(virtual_clock)]
+/// async fn an_hour_passes() {
+///     let start = Instant::now();
+///     sleep(Duration::from_secs(3600)).await;
+///     assert_eq!(start.elapsed(), Duration::from_secs(3600));
+/// }
+/// # }
+/// ```
+#[cfg(feature = "macros")]
+pub use windlass_macros::test;
+
+/// What the macros of this crate expand to. Not part of the public API.
+#[doc(hidden)]
+pub mod __private {
+    #[cfg(feature = "macros")]
+    pub use windlass_macros::by_reference;
+
+    #[cfg(feature = "macros")]
+    pub use crate::event_loop::builder::run_attribute;
+    pub use crate::task::{Choice, NoArm, select_arms};
+}
 
 /// Compiles the code of the README.
 #[cfg(doctest)]

@@ -133,7 +133,8 @@ impl fmt::Debug for Handle {
 /// A handle to a callback that was scheduled with [`call_later`](crate::EventLoop::call_later) or
 /// [`call_at`](crate::EventLoop::call_at).
 ///
-/// Dropping the handle does not cancel the callback.
+/// Dropping the handle does not cancel the callback, as in asyncio: most callers ignore the handle. A timer that ends when
+/// it is dropped is a task: `spawn(async { sleep(d).await; ... }).cancel_on_drop()`.
 ///
 /// ```
 /// use std::time::Duration;

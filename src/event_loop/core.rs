@@ -25,6 +25,7 @@ use crate::event_loop::inbox::Inbox;
 use crate::event_loop::park::Parker;
 use crate::event_loop::ready::ReadyQueue;
 use crate::event_loop::task_list::TaskList;
+use crate::event_loop::thread::LocalValues;
 use crate::event_loop::timers::{Action, TimerId, Timers};
 use crate::inflight::OpTable;
 use crate::inflight::watch::Watcher;
@@ -111,6 +112,10 @@ pub(crate) struct LoopCore {
     /// The loop was closed by `EventLoop::abandon`.
     pub(crate) crashed: Cell<bool>,
     current_task: Cell<Option<RawTask>>,
+    /// The values of [`LoopLocal`](crate::LoopLocal).
+    pub(super) local_values: RefCell<LocalValues>,
+    /// The state of [`next_branch`](LoopCore::next_branch).
+    branch_seed: Cell<u32>,
     pub(crate) unread_errors: RefCell<UnreadCounts>,
     /// Set while a combinator drops a future: see [`Leftovers`](crate::task::Leftovers).
     pub(crate) drop_scope: Cell<Option<DropScope>>,
@@ -174,6 +179,8 @@ impl LoopCore {
             closed: Cell::new(false),
             crashed: Cell::new(false),
             current_task: Cell::new(None),
+            local_values: RefCell::default(),
+            branch_seed: Cell::new(0x9E37_79B9),
             unread_errors: RefCell::default(),
             drop_scope: Cell::default(),
             next_task_id: Cell::new(1),
@@ -340,6 +347,16 @@ impl LoopCore {
 
     pub(crate) fn current_task(&self) -> Option<RawTask> {
         self.current_task.get()
+    }
+
+    /// A pseudo-random number (xorshift) for the order of the branches of a `select!`.
+    pub(crate) fn next_branch(&self) -> u32 {
+        let mut seed = self.branch_seed.get();
+        seed ^= seed << 13;
+        seed ^= seed >> 17;
+        seed ^= seed << 5;
+        self.branch_seed.set(seed);
+        seed
     }
 
     /// The task that this thread is polling.

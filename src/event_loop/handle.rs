@@ -57,7 +57,7 @@ impl LoopHandle {
     /// [`spawn_with`](LoopHandle::spawn_with): `handle.spawn_with(|| async { sleep(d).await })`.
     pub fn spawn<F>(&self, future: F) -> Result<RemoteHandle<F::Output>, LoopClosed>
     where
-        F: Future + Send + 'static,
+        F: SendOrUseSpawnWith,
         F::Output: Send + 'static,
     {
         self.spawn_with(move || future)
@@ -96,6 +96,16 @@ impl LoopHandle {
         self.inbox.is_closed()
     }
 }
+
+/// A future that can be sent to a loop on another thread: any that is `Send` and `'static`.
+///
+/// The name is advice: the compiler shows it when [`LoopHandle::spawn`] gets a future that is not `Send`, because the future
+/// uses timers, streams or other values that belong to one loop. [`LoopHandle::spawn_with`] creates such a future on the
+/// loop's thread.
+pub trait SendOrUseSpawnWith: Future + Send + 'static {}
+
+#[diagnostic::do_not_recommend]
+impl<F: Future + Send + 'static> SendOrUseSpawnWith for F {}
 
 impl fmt::Debug for LoopHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

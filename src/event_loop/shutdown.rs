@@ -108,6 +108,7 @@ impl LoopCore {
         self.drop_watchers();
         self.end_signals();
         self.drop_stdio();
+        self.drop_local_values();
         self.drop_scheduled();
     }
 

@@ -19,8 +19,8 @@ pub(crate) trait Connection {
 /// The public methods of a [`Connection`] that concern both directions.
 macro_rules! connection_methods {
     () => {
-        /// Shuts down one or both directions. The write side is shut down after the write in progress; the peer then
-        /// reads end of stream.
+        /// Shuts down one or both directions, with std's argument. The write side is shut down after the write in
+        /// progress; the peer then reads end of stream. tokio's `shutdown()` is `shutdown(Shutdown::Write)`.
         ///
         /// If [`AsyncWrite`](crate::io::AsyncWrite) is in scope, `stream.shutdown(..)` is still this method. Call the
         /// trait's, which takes no argument and shuts down the write side, as `AsyncWrite::shutdown(&mut stream)`.

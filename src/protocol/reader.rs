@@ -56,7 +56,9 @@ impl StreamReader {
         }
     }
 
-    /// Returns up to `n` bytes: buffered ones, or else the next received. Empty at EOF.
+    /// Returns between one and `n` bytes: those that are buffered, even if they are fewer than `n`, or else those that the
+    /// next receive returns. The result is empty at EOF, and if `n` is 0, which waits for nothing. Unlike in asyncio,
+    /// there is no default for `n` that reads until EOF: see [`read_to_end`](StreamReader::read_to_end).
     pub async fn read(&mut self, n: usize) -> io::Result<&[u8]> {
         if n > 0 && self.leftover().is_empty() {
             self.receive().await?;

@@ -179,6 +179,9 @@ impl<T, O: Order<T>> OrderedQueue<T, O> {
 
     /// Gets an item, waiting behind earlier getters. Fails when the queue is closed and empty.
     ///
+    /// The name and the error are those of asyncio's `Queue.get`: `while let Ok(item) = queue.get().await` ends with the
+    /// queue. For the `Option` that tokio's `recv` returns, append `.ok()`.
+    ///
     /// # Cancel safety
     ///
     /// If the future is dropped before it completes, no item was taken; one reserved for it goes to the next getter.

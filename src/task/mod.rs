@@ -5,7 +5,7 @@
 //! | [`spawn`], [`spawn_eager`], [`Builder`] | start a task; its [`JoinHandle`] awaits or cancels it |
 //! | [`JoinSet`] | any number of tasks that fail independently, such as a server's connections |
 //! | [`group`](fn@group), [`TaskGroup`] | structured concurrency: children fail together and cannot outlive their block |
-//! | [`join`](fn@join), [`try_join`], [`select`] | two to eight futures of different types, in this task |
+//! | [`join`](fn@join), [`try_join`], [`select`](fn@select) | futures of different types, in this task; also the macros [`join!`](crate::join), [`try_join!`](crate::try_join), [`select!`](crate::select) |
 //! | [`join_all`](fn@join_all), [`try_join_all`], [`race`] | any number of futures of one type, in this task |
 //! | [`as_completed`], [`wait`](fn@wait) | outputs in order of completion; wait for some and keep the other futures |
 //! | [`gather`](fn@gather) | one task per future, asyncio's error rules |
@@ -40,6 +40,7 @@ mod output;
 pub(crate) mod promise;
 mod raw;
 mod result_slot;
+mod select_arms;
 mod shield;
 mod tuple;
 mod unread;
@@ -65,6 +66,8 @@ pub use output::{Failure, GroupError, GroupOutput, TaskOutput, Value};
 pub use output::{LocalError, SendError};
 pub(crate) use raw::{Owner, RawTask, RemoteWake, Runnable, WaitReason, spawn_on, spawn_unchecked};
 pub(crate) use result_slot::ResultSlot;
+#[doc(hidden)]
+pub use select_arms::{Choice, NoArm, select_arms};
 pub use shield::{CancelOnDrop, Shield, shield};
 pub use tuple::{Either, Join, JoinTuple, TryJoin, TryJoinTuple, join, select, try_join};
 pub(crate) use unread::{UnreadCounts, report_totals};

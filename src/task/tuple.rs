@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use super::Leftovers;
 use crate::event_loop::exception::guard;
 
-/// Runs two to eight futures concurrently in this task and returns their outputs as a tuple.
+/// Runs up to 16 futures concurrently in this task and returns their outputs as a tuple.
 ///
 /// Dropping this drops the futures that have not completed.
 ///
@@ -27,10 +27,11 @@ pub fn join<M: JoinTuple>(futures: M) -> Join<M> {
     Join {
         members: futures.into_members(),
         first: 0,
+        is_biased: false,
     }
 }
 
-/// Runs two to eight futures concurrently in this task and returns their values as a tuple, or the first error. After
+/// Runs up to 16 futures concurrently in this task and returns their values as a tuple, or the first error. After
 /// an error the other futures are dropped; `try_join` returns when the children of groups inside of them have ended.
 ///
 /// ```
@@ -45,6 +46,7 @@ pub fn try_join<M: TryJoinTuple>(futures: M) -> TryJoin<M> {
     TryJoin {
         members: Some(futures.into_members()),
         first: 0,
+        is_biased: false,
         failed: None,
     }
 }
@@ -152,6 +154,16 @@ pub struct Join<M: JoinTuple> {
     members: M::Members,
     /// The index to start the next poll with.
     first: usize,
+    /// Each poll starts with the first future.
+    is_biased: bool,
+}
+
+impl<M: JoinTuple> Join<M> {
+    /// Makes each poll start with the first future, instead of with another one each time.
+    pub fn biased(mut self) -> Join<M> {
+        self.is_biased = true;
+        self
+    }
 }
 
 impl<M: JoinTuple> Future for Join<M> {
@@ -159,12 +171,12 @@ impl<M: JoinTuple> Future for Join<M> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<M::Output> {
         // SAFETY: `members` is structurally pinned and never moved; `first` is not pinned.
-        let (mut members, first) = unsafe {
+        let (mut members, first, is_biased) = unsafe {
             let this = self.get_unchecked_mut();
-            (Pin::new_unchecked(&mut this.members), &mut this.first)
+            (Pin::new_unchecked(&mut this.members), &mut this.first, this.is_biased)
         };
         let mut all_done = true;
-        for number in rotation(first, M::COUNT) {
+        for number in rotation(first, M::COUNT, is_biased) {
             all_done &= M::poll_member(members.as_mut(), number, cx).is_ready();
         }
         match all_done {
@@ -187,8 +199,18 @@ pub struct TryJoin<M: TryJoinTuple> {
     members: Option<M::Members>,
     /// The index to start the next poll with.
     first: usize,
+    /// Each poll starts with the first future.
+    is_biased: bool,
     /// The first error, and what the dropped futures left behind.
     failed: Option<(M::Error, Leftovers)>,
+}
+
+impl<M: TryJoinTuple> TryJoin<M> {
+    /// Makes each poll start with the first future, instead of with another one each time.
+    pub fn biased(mut self) -> TryJoin<M> {
+        self.is_biased = true;
+        self
+    }
 }
 
 impl<M: TryJoinTuple> Future for TryJoin<M> {
@@ -197,9 +219,14 @@ impl<M: TryJoinTuple> Future for TryJoin<M> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         // SAFETY: the content of `members` is structurally pinned, never moved, dropped in place; `first` and `failed`
         // are not pinned.
-        let (mut slot, first, failed) = unsafe {
+        let (mut slot, first, is_biased, failed) = unsafe {
             let this = self.get_unchecked_mut();
-            (Pin::new_unchecked(&mut this.members), &mut this.first, &mut this.failed)
+            (
+                Pin::new_unchecked(&mut this.members),
+                &mut this.first,
+                this.is_biased,
+                &mut this.failed,
+            )
         };
         if failed.is_some() {
             return poll_first(failed, cx).map(Err);
@@ -207,7 +234,7 @@ impl<M: TryJoinTuple> Future for TryJoin<M> {
         let Some(mut members) = slot.as_mut().as_pin_mut() else {
             panic!("TryJoin polled after it returned its result");
         };
-        for number in rotation(first, M::COUNT) {
+        for number in rotation(first, M::COUNT, is_biased) {
             if M::poll_member(members.as_mut(), number, cx).is_pending() {
                 continue;
             }
@@ -241,10 +268,12 @@ pub(super) fn poll_first<T>(first: &mut Option<(T, Leftovers)>, cx: &mut Context
     Poll::Ready(output)
 }
 
-/// All indices once, starting at `first`; advances `first` by one.
-fn rotation(first: &mut usize, count: usize) -> impl Iterator<Item = usize> + use<> {
+/// All indices once, starting at `first`; advances `first` by one, unless biased.
+fn rotation(first: &mut usize, count: usize, is_biased: bool) -> impl Iterator<Item = usize> + use<> {
     let start = *first;
-    *first = (start + 1) % count;
+    if !is_biased {
+        *first = (start + 1) % count;
+    }
     (start..count).chain(0..start)
 }
 
@@ -349,6 +378,7 @@ macro_rules! tuples {
 }
 
 tuples! {
+    (A TA 0)
     (A TA 0, B TB 1)
     (A TA 0, B TB 1, C TC 2)
     (A TA 0, B TB 1, C TC 2, D TD 3)
@@ -356,4 +386,12 @@ tuples! {
     (A TA 0, B TB 1, C TC 2, D TD 3, E TE 4, F TF 5)
     (A TA 0, B TB 1, C TC 2, D TD 3, E TE 4, F TF 5, G TG 6)
     (A TA 0, B TB 1, C TC 2, D TD 3, E TE 4, F TF 5, G TG 6, H TH 7)
+    (A TA 0, B TB 1, C TC 2, D TD 3, E TE 4, F TF 5, G TG 6, H TH 7, I TI 8)
+    (A TA 0, B TB 1, C TC 2, D TD 3, E TE 4, F TF 5, G TG 6, H TH 7, I TI 8, J TJ 9)
+    (A TA 0, B TB 1, C TC 2, D TD 3, E TE 4, F TF 5, G TG 6, H TH 7, I TI 8, J TJ 9, K TK 10)
+    (A TA 0, B TB 1, C TC 2, D TD 3, E TE 4, F TF 5, G TG 6, H TH 7, I TI 8, J TJ 9, K TK 10, L TL 11)
+    (A TA 0, B TB 1, C TC 2, D TD 3, E TE 4, F TF 5, G TG 6, H TH 7, I TI 8, J TJ 9, K TK 10, L TL 11, M TM 12)
+    (A TA 0, B TB 1, C TC 2, D TD 3, E TE 4, F TF 5, G TG 6, H TH 7, I TI 8, J TJ 9, K TK 10, L TL 11, M TM 12, N TN 13)
+    (A TA 0, B TB 1, C TC 2, D TD 3, E TE 4, F TF 5, G TG 6, H TH 7, I TI 8, J TJ 9, K TK 10, L TL 11, M TM 12, N TN 13, O TO 14)
+    (A TA 0, B TB 1, C TC 2, D TD 3, E TE 4, F TF 5, G TG 6, H TH 7, I TI 8, J TJ 9, K TK 10, L TL 11, M TM 12, N TN 13, O TO 14, P TP 15)
 }

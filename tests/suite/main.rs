@@ -57,6 +57,8 @@ mod foreign_fds;
 mod groups;
 mod join_sets;
 mod joining;
+mod loop_threads;
+mod macros;
 #[cfg(not(miri))]
 mod offload;
 mod panics;

@@ -1,0 +1,4 @@
+//! The attribute runs an `async fn`.
+
+#[windlass::main]
+fn main() {}
