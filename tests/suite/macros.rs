@@ -19,6 +19,7 @@ const MS: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
 #[test]
+#[allow(clippy::await_holding_refcell_ref, reason = "it is the subject of the test")]
 fn select_runs_the_handler_of_the_first_output_that_matches() {
     on_every_driver(|case| {
         case.run(async {
