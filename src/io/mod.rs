@@ -18,7 +18,8 @@
 //!
 //! [`AsyncRead`] and [`AsyncWrite`] are the traits of all byte streams. [`copy`], [`BufReader`] and [`BufWriter`] work
 //! with any implementation; [`copy_bidirectional`] and [`split`] need a stream that can be read and written at the same
-//! time. [`duplex`] is an in-memory connection.
+//! time. [`duplex`] is an in-memory connection. With the feature `bytes` (default), the module `codec` turns byte streams
+//! into streams of frames.
 
 mod aligned;
 mod async_fd;
@@ -28,6 +29,8 @@ mod buf_writer;
 mod buffer_cache;
 #[cfg(feature = "bytes")]
 mod bytes;
+#[cfg(feature = "bytes")]
+pub mod codec;
 mod copy;
 mod delegate;
 mod duplex;

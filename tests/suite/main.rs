@@ -26,6 +26,8 @@ mod cancel_points;
 mod child;
 #[cfg(target_os = "linux")]
 mod closing;
+#[cfg(feature = "bytes")]
+mod codec;
 mod connect;
 mod contracts;
 mod copying;
