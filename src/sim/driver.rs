@@ -9,15 +9,18 @@ use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::SystemTime;
 
 use super::kernel::Kernel;
+use super::log::EventKind;
+use super::ops::send_at_once;
+use super::schedule::Event;
 use crate::driver::op::Op;
 use crate::driver::{
-    self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, FileOp, Notify, OpId, Reply,
-    Scratch, Start, Wait,
+    self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, FileOp, Job, Notify, OpId,
+    OsResult, Reply, Scratch, SignalSource, Start, Wait,
 };
-use crate::sys::{Instant, PathChar, lock};
+use crate::sys::{self, Instant, PathChar, errno, lock};
 
 /// The driver of one loop.
 pub(crate) struct SimDriver {
@@ -26,47 +29,86 @@ pub(crate) struct SimDriver {
     kernel: Rc<RefCell<Kernel>>,
     host: u16,
     loop_index: u32,
-    notifier: Arc<Notifier>,
+    notifier: Notifying,
+}
+
+/// What another thread notifies.
+enum Notifying {
+    /// The sleeping thread of a loop on its own.
+    Thread(Arc<Notifier>),
+    /// The world, which gives the loop a turn.
+    World(Arc<dyn Notify>),
 }
 
 impl SimDriver {
     /// A host on its own, with one loop.
     pub(crate) fn standalone(reason: &'static str) -> SimDriver {
-        // Not zero, so that `now - duration` does not saturate by accident.
-        let mut kernel = Kernel::new(Instant::from_origin(Duration::from_secs(1)));
+        let mut kernel = Kernel::standalone();
         let host = kernel.network.add_host();
         SimDriver {
             reason,
             host,
-            loop_index: kernel.add_loop(),
+            loop_index: kernel.add_loop(host),
             kernel: Rc::new(RefCell::new(kernel)),
-            notifier: Arc::default(),
+            notifier: Notifying::Thread(Arc::default()),
         }
+    }
+
+    /// The driver of a loop in a world.
+    pub(super) fn in_world(
+        kernel: &Rc<RefCell<Kernel>>,
+        host: u16,
+        loop_index: u32,
+        notifier: Arc<dyn Notify>,
+    ) -> SimDriver {
+        SimDriver {
+            reason: "a host of a simulation",
+            kernel: kernel.clone(),
+            host,
+            loop_index,
+            notifier: Notifying::World(notifier),
+        }
+    }
+
+    fn is_in_world(&self) -> bool {
+        matches!(self.notifier, Notifying::World(_))
     }
 }
 
-// SAFETY: an operation's memory is used only when `LoopOps::advance` tries it. Its completion is reported right after
-// that, and only once: its slot is empty then.
+// SAFETY: an operation's memory is used only when `LoopOps::advance` tries it. It is not used again: its slot is empty
+// then, and its completion is reported by this poll or the next.
 unsafe impl Driver for SimDriver {
     fn describe(&self) -> Description {
-        Description::new("null", vec!["virtual clock", "in-memory sockets"], self.reason)
+        let features = vec!["virtual clock", "in-memory sockets"];
+        match self.is_in_world() {
+            true => Description::new("sim", features, self.reason),
+            false => Description::new("null", features, self.reason),
+        }
     }
 
     fn now(&self) -> Instant {
-        self.kernel.borrow().clock
+        self.kernel.borrow().now(self.host)
     }
 
     fn has_virtual_clock(&self) -> bool {
         true
     }
 
+    fn tries_first(&self) -> bool {
+        self.is_in_world()
+    }
+
     fn control(&mut self, call: Control<'_>) -> io::Result<Reply> {
+        let mut kernel = self.kernel.borrow_mut();
+        let is_dead = kernel.loops[self.loop_index as usize].is_dead;
         match call {
-            Control::Seek { .. } => driver::control(call),
             // A file of the kernel's.
             Control::Close { fd } | Control::Forget { fd } if FdSpace::Split.is_kernel(fd) => driver::control(call),
+            // A crashed host reaches nothing, and its numbers may be used by others.
+            Control::Close { .. } | Control::Reset { .. } | Control::Forget { .. } if is_dead => Ok(Reply::Done),
+            _ if is_dead => Err(io::Error::from_raw_os_error(errno::NOT_CONNECTED)),
+            Control::Seek { .. } => driver::control(call),
             _ => {
-                let mut kernel = self.kernel.borrow_mut();
                 let reply = kernel.network.control(self.host, call);
                 kernel.distribute();
                 reply.map_err(io::Error::from_raw_os_error)
@@ -76,16 +118,45 @@ unsafe impl Driver for SimDriver {
 
     unsafe fn start(&mut self, id: OpId, op: &Op, _scratch: *mut Scratch) -> Start {
         let mut kernel = self.kernel.borrow_mut();
+        let mut is_queued = true;
         match *op {
             Op::File(FileOp::Remove { path, is_dir: false })
                 // SAFETY: the operation owns the path until it completes.
                 if unsafe { is_socket_removed(&mut kernel, self.host, path) } => {}
+            Op::LookUp { .. } if kernel.world.is_some() => {
+                let (now, loop_index, slot) = (kernel.clock, self.loop_index, id.index() as u32);
+                if let Some(world) = &mut kernel.world {
+                    let serial = id.to_u64();
+                    let at = now + world.zone.next_delay();
+                    world.schedule.push(at, Event::Op { loop_index, slot, serial });
+                }
+                is_queued = false;
+            }
             // Files and names are the kernel's even here: a pool thread carries the operation out.
             Op::LookUp { .. } | Op::File(_) => return Start::Blocking,
             _ => {}
         }
-        kernel.parts(self.loop_index).0.start(id, op);
+        if let Some(wire) = &mut kernel.network.wire {
+            let fd = op.fd().unwrap_or(-1);
+            wire.log
+                .record(wire.now, self.host, EventKind::Start, op_kind(op), fd as i64 as u64);
+        }
+        kernel.parts(self.loop_index).0.start(id, op, is_queued);
         Start::Pending
+    }
+
+    unsafe fn attempt(&mut self, op: &Op, _alone: bool) -> Option<OsResult> {
+        if !self.is_in_world() {
+            return None;
+        }
+        let mut kernel = self.kernel.borrow_mut();
+        if kernel.loops[self.loop_index as usize].is_dead {
+            return Some(Err(errno::NOT_CONNECTED));
+        }
+        // SAFETY: the caller's promise.
+        let sent = unsafe { send_at_once(&mut kernel.network, op) };
+        kernel.distribute();
+        sent
     }
 
     fn cancel(&mut self, id: OpId, op: &Op) {
@@ -102,28 +173,65 @@ unsafe impl Driver for SimDriver {
     fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         let mut kernel = self.kernel.borrow_mut();
         let before = completed.len();
+        completed.append(&mut kernel.loops[self.loop_index as usize].done);
         while kernel.advance(self.loop_index, completed) && completed.len() == before {}
         let is_idle = completed.len() == before;
-        match wait {
-            Wait::No | Wait::Poll => kernel.loops[self.loop_index as usize].counters.spins += u64::from(is_idle),
+        match (wait, &self.notifier) {
+            (Wait::No | Wait::Poll, _) => {
+                kernel.loops[self.loop_index as usize].counters.spins += u64::from(is_idle);
+            }
+            // The world decides when the loop runs again.
+            (_, Notifying::World(_)) => {}
             _ if !is_idle => {}
-            Wait::Until(deadline) => {
+            (Wait::Until(deadline), Notifying::Thread(notifier)) => {
                 // A notification that has already come ends the wait before the clock moves.
-                if !self.notifier.take() {
-                    kernel.clock = kernel.clock.max(deadline);
+                if !notifier.take() {
+                    kernel.clock = kernel.clock.max(deadline.since_origin().as_nanos() as u64);
                 }
             }
-            Wait::Forever => self.notifier.wait(),
+            (Wait::Forever, Notifying::Thread(notifier)) => notifier.wait(),
         }
         Ok(())
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        if self.is_in_world() {
+            self.kernel.borrow_mut().submit(self.loop_index);
+        }
         Ok(())
     }
 
+    fn offload(&mut self, job: Job) -> Result<(), Job> {
+        self.kernel.borrow_mut().offload(self.loop_index, job)
+    }
+
+    fn wall_clock(&self) -> SystemTime {
+        let kernel = self.kernel.borrow();
+        match &kernel.world {
+            Some(world) => world.schedule.clocks[usize::from(self.host)].wall(kernel.clock),
+            None => SystemTime::now(),
+        }
+    }
+
+    fn entropy(&mut self, bytes: &mut [u8]) {
+        match &mut self.kernel.borrow_mut().world {
+            Some(world) => world.entropy[usize::from(self.host)].fill(bytes),
+            None => sys::entropy(bytes),
+        }
+    }
+
+    fn signals(&self) -> SignalSource {
+        match self.is_in_world() {
+            true => SignalSource::Driver,
+            false => SignalSource::None,
+        }
+    }
+
     fn notifier(&self) -> Arc<dyn Notify> {
-        self.notifier.clone()
+        match &self.notifier {
+            Notifying::Thread(notifier) => notifier.clone(),
+            Notifying::World(notifier) => notifier.clone(),
+        }
     }
 
     fn counters(&self) -> DriverCounters {
@@ -132,6 +240,33 @@ unsafe impl Driver for SimDriver {
 
     fn fd_space(&self) -> FdSpace {
         FdSpace::Split
+    }
+}
+
+/// The names of operations in the log, by `op_kind`.
+pub(super) const OP_NAMES: &[&str] = &[
+    "accept",
+    "connect",
+    "recv",
+    "send",
+    "recv message",
+    "send message",
+    "readiness",
+    "look up",
+    "file",
+];
+
+fn op_kind(op: &Op) -> u64 {
+    match op {
+        Op::Accept { .. } => 0,
+        Op::Connect { .. } => 1,
+        Op::Recv { .. } | Op::RecvManaged { .. } | Op::RecvVectored { .. } => 2,
+        Op::Send { .. } | Op::SendVectored { .. } => 3,
+        Op::RecvMessage { .. } | Op::RecvMessageManaged { .. } => 4,
+        Op::SendMessage { .. } => 5,
+        Op::Readiness { .. } => 6,
+        Op::LookUp { .. } => 7,
+        Op::File(_) => 8,
     }
 }
 

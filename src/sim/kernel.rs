@@ -1,32 +1,98 @@
 //! The state behind the drivers of a simulation: the clock, the network, and the operations of each loop.
 
-use super::net::Network;
+use std::time::Duration;
+
+use super::names::Zone;
+use super::net::{Network, Table, Wire};
 use super::ops::LoopOps;
-use crate::driver::Completion;
+use super::schedule::{Event, Schedule};
+use crate::driver::{Completion, Job};
+use crate::rand::Rng;
 use crate::sys::Instant;
 
 /// The kernel that the loops of a simulation share.
 pub(super) struct Kernel {
-    pub(super) clock: Instant,
+    /// The true time, in nanoseconds.
+    pub(super) clock: u64,
     pub(super) network: Network,
     /// The operations of each loop, by its index.
     pub(super) loops: Vec<LoopOps>,
+    /// `None` for a host on its own.
+    pub(super) world: Option<Box<Shared>>,
 }
 
+/// What the hosts of a world share besides the network.
+pub(super) struct Shared {
+    pub(super) schedule: Schedule,
+    pub(super) zone: Zone,
+    /// Blocking jobs with their loops.
+    pub(super) jobs: Table<(u32, Job)>,
+    job_times: Rng,
+    /// The programs' random numbers, by host.
+    pub(super) entropy: Vec<Rng>,
+}
+
+/// Blocking jobs take between these times.
+const JOB_TIMES: (u64, u64) = (10_000, 5_000_000);
+
+/// The time at which every simulation begins. Not zero, so that `now - duration` does not saturate by accident.
+pub(super) const START: Duration = Duration::from_secs(1);
+
 impl Kernel {
-    pub(super) fn new(clock: Instant) -> Kernel {
+    /// A host on its own.
+    pub(super) fn standalone() -> Kernel {
         Kernel {
-            clock,
+            clock: START.as_nanos() as u64,
             network: Network::default(),
             loops: Vec::new(),
+            world: None,
         }
     }
 
+    /// A world without hosts.
+    pub(super) fn world(wire: Wire, schedule: Schedule, zone: Zone, job_times: Rng) -> Kernel {
+        let mut kernel = Kernel::standalone();
+        kernel.network.wire = Some(Box::new(wire));
+        kernel.world = Some(Box::new(Shared {
+            schedule,
+            zone,
+            jobs: Table::default(),
+            job_times,
+            entropy: Vec::new(),
+        }));
+        kernel.set_clock(START.as_nanos() as u64);
+        kernel
+    }
+
+    /// What the hosts of a world share.
+    pub(super) fn shared(&mut self) -> &mut Shared {
+        self.world.as_mut().expect("only the hosts of a world share it")
+    }
+
     /// Adds a loop, and returns its index.
-    pub(super) fn add_loop(&mut self) -> u32 {
+    pub(super) fn add_loop(&mut self, host: u16) -> u32 {
         let index = self.loops.len() as u32;
         self.loops.push(LoopOps::new(index));
+        if let Some(world) = &mut self.world {
+            world.schedule.add_loop(host);
+        }
         index
+    }
+
+    pub(super) fn set_clock(&mut self, now: u64) {
+        self.clock = now;
+        if let Some(wire) = &mut self.network.wire {
+            wire.now = now;
+        }
+    }
+
+    /// The time on a host's monotonic clock.
+    pub(super) fn now(&self, host: u16) -> Instant {
+        let local = match &self.world {
+            Some(world) => world.schedule.clocks[usize::from(host)].local(self.clock),
+            None => self.clock,
+        };
+        Instant::from_origin(Duration::from_nanos(local))
     }
 
     /// The operations of a loop, and the network on which they are carried out.
@@ -34,10 +100,19 @@ impl Kernel {
         (&mut self.loops[index as usize], &mut self.network)
     }
 
-    /// Queues the operations whose sockets have changed with their loops, to be tried again.
+    /// Queues the operations whose sockets have changed with their loops, to be tried again, and plans what was sent.
     pub(super) fn distribute(&mut self) {
+        let now = self.clock;
         for waiter in self.network.woken.drain(..) {
             self.loops[waiter.loop_index as usize].try_again(waiter.slot);
+            if let Some(world) = &mut self.world {
+                world.schedule.run(waiter.loop_index, now);
+            }
+        }
+        if let (Some(world), Some(wire)) = (&mut self.world, &mut self.network.wire) {
+            for (at, event) in wire.outbox.drain(..) {
+                world.schedule.push(at, Event::Net(event));
+            }
         }
     }
 
@@ -45,9 +120,27 @@ impl Kernel {
     /// of them enables is tried in a later call. True if others are queued already.
     pub(super) fn advance(&mut self, index: u32, completed: &mut Vec<Completion>) -> bool {
         self.distribute();
-        let (ops, network) = self.parts(index);
-        ops.advance(network, completed);
+        let zone = self.world.as_mut().map(|world| &mut world.zone);
+        self.loops[index as usize].advance(&mut self.network, zone, completed);
         self.distribute();
         self.loops[index as usize].has_queued()
+    }
+
+    /// Carries out what a loop has started during its turn. Its next poll reports what is done.
+    pub(super) fn submit(&mut self, index: u32) {
+        let mut done = std::mem::take(&mut self.loops[index as usize].done);
+        self.advance(index, &mut done);
+        self.loops[index as usize].done = done;
+    }
+
+    /// Takes a blocking job over; it runs later.
+    pub(super) fn offload(&mut self, loop_index: u32, job: Job) -> Result<(), Job> {
+        let now = self.clock;
+        let Some(world) = &mut self.world else { return Err(job) };
+        let (least, most) = JOB_TIMES;
+        let at = now + least + world.job_times.below(most - least);
+        let job = world.jobs.insert((loop_index, job));
+        world.schedule.push(at, Event::Job { job });
+        Ok(())
     }
 }

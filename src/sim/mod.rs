@@ -7,46 +7,53 @@
 //! writes through its raw pointers then. An operation that can complete wins over its cancel, so the "cancelled, but
 //! completed" race always happens. Sockets and time need no system call, so Miri can run the core.
 
+#![cfg_attr(
+    not(feature = "sim"),
+    allow(
+        dead_code,
+        unreachable_pub,
+        reason = "a host on its own uses neither wires nor faults"
+    )
+)]
+
 #[cfg(feature = "sim")]
-#[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
+#[allow(dead_code, reason = "used by plans of faults and by disks of hosts")]
 mod chaos;
 #[cfg(feature = "sim")]
-#[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
 mod determinism;
 #[cfg(unix)]
-#[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
+#[allow(dead_code, reason = "used by plans of faults and by disks of hosts")]
 pub(crate) mod disk;
 mod driver;
 #[cfg(unix)]
-#[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
+#[allow(dead_code, reason = "used by plans of faults and by disks of hosts")]
 pub(crate) mod files;
-mod kernel;
 #[cfg(feature = "sim")]
-#[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
+mod host;
+mod kernel;
+mod link;
+#[allow(dead_code, reason = "kinds of events that files and driver faults will have")]
 pub(crate) mod log;
+mod names;
 mod net;
 mod ops;
 #[cfg(feature = "sim")]
-#[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
 mod panics;
 #[cfg(feature = "sim")]
-#[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
 mod report;
-#[cfg(feature = "sim")]
-#[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
 pub(crate) mod rng;
 #[cfg(feature = "sim")]
-#[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
+#[allow(dead_code, reason = "used by plans of faults and by disks of hosts")]
 mod run_state;
+mod schedule;
 #[cfg(feature = "sim")]
-#[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
 pub(crate) mod settings;
 #[cfg(feature = "sim")]
-#[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
 mod shrink;
 #[cfg(feature = "sim")]
-#[allow(dead_code, reason = "used by the simulated world, which is not there yet")]
 mod sweep;
+#[cfg(feature = "sim")]
+mod world;
 
 #[cfg(feature = "sim")]
 pub use self::chaos::{Chaos, FaultKind};
@@ -60,4 +67,12 @@ pub use self::disk::faults::{DiskFaults, DiskLatency};
 pub use self::disk::image::{DiskHandle, DiskImage};
 pub(crate) use self::driver::SimDriver;
 #[cfg(feature = "sim")]
+pub use self::host::{Crash, Host, HostOutput};
+#[cfg(feature = "sim")]
+pub use self::link::{Dist, Link};
+#[cfg(feature = "sim")]
+pub use self::names::Lookup;
+#[cfg(feature = "sim")]
 pub use self::sweep::{Failed, Report};
+#[cfg(feature = "sim")]
+pub use self::world::{Sim, run, sweep};

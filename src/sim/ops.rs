@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::names::Zone;
 use super::net::{Attempt, Network, Waiter};
 use crate::driver::op::Op;
 use crate::driver::pool::ProvidedPool;
@@ -17,6 +18,10 @@ pub(super) struct LoopOps {
     queued: Vec<u32>,
     /// The memory of the last `queued`.
     spare: Vec<u32>,
+    /// Completions that the next poll reports.
+    pub(super) done: Vec<Completion>,
+    /// The loop's host has crashed: its operations fail.
+    pub(super) is_dead: bool,
     pub(super) pool: ProvidedPool,
     pub(super) counters: DriverCounters,
 }
@@ -26,9 +31,11 @@ struct Slot {
     id: OpId,
     /// In place until the operation completes; null if there is none.
     op: *const Op,
-    /// Whether it is in `queued`. If not, it waits in its socket.
+    /// Whether it is in `queued`. If not, it waits in its socket, or for its time.
     is_queued: bool,
     is_cancelled: bool,
+    /// Its time has come, if it takes one.
+    is_due: bool,
 }
 
 impl Slot {
@@ -37,6 +44,7 @@ impl Slot {
         op: std::ptr::null(),
         is_queued: false,
         is_cancelled: false,
+        is_due: false,
     };
 }
 
@@ -47,13 +55,15 @@ impl LoopOps {
             slots: Vec::new(),
             queued: Vec::new(),
             spare: Vec::new(),
+            done: Vec::new(),
+            is_dead: false,
             pool: ProvidedPool::default(),
             counters: DriverCounters::default(),
         }
     }
 
-    /// Queues a new operation.
-    pub(super) fn start(&mut self, id: OpId, op: &Op) {
+    /// Queues a new operation, unless it takes a time of its own: then `due` ends that.
+    pub(super) fn start(&mut self, id: OpId, op: &Op, is_queued: bool) {
         self.counters.submissions += 1;
         let at = id.index();
         if self.slots.len() <= at {
@@ -62,10 +72,26 @@ impl LoopOps {
         self.slots[at] = Slot {
             id,
             op,
-            is_queued: true,
+            is_queued,
             is_cancelled: false,
+            is_due: false,
         };
-        self.queued.push(at as u32);
+        if is_queued {
+            self.queued.push(at as u32);
+        }
+    }
+
+    /// The time of an operation has come. False if it has ended before.
+    pub(super) fn due(&mut self, slot: u32, id: OpId) -> bool {
+        let slot_ref = &mut self.slots[slot as usize];
+        if slot_ref.id != id || slot_ref.op.is_null() {
+            return false;
+        }
+        slot_ref.is_due = true;
+        if !slot_ref.is_queued {
+            self.try_again(slot);
+        }
+        true
     }
 
     /// Marks an operation as cancelled, and queues it.
@@ -94,20 +120,40 @@ impl LoopOps {
         self.queued.push(slot);
     }
 
+    /// Whether the next poll has something to do.
+    pub(super) fn has_pending(&self) -> bool {
+        !self.queued.is_empty() || !self.done.is_empty()
+    }
+
     pub(super) fn has_queued(&self) -> bool {
         !self.queued.is_empty()
     }
 
     /// Tries the queued operations once. One that can complete does, also if it was cancelled; one that cannot is
     /// cancelled, or waits in its socket.
-    pub(super) fn advance(&mut self, network: &mut Network, completed: &mut Vec<Completion>) {
+    pub(super) fn advance(
+        &mut self,
+        network: &mut Network,
+        mut zone: Option<&mut Zone>,
+        completed: &mut Vec<Completion>,
+    ) {
         let queued = std::mem::replace(&mut self.queued, std::mem::take(&mut self.spare));
         for &at in &queued {
             let slot = self.slots[at as usize];
             // SAFETY: the operation has not completed, so its op and the memory that it points to are in place.
             let op = unsafe { &*slot.op };
-            // SAFETY: as above.
-            let result = match unsafe { self.attempt(network, op) } {
+            let attempted = match (op, &mut zone) {
+                _ if self.is_dead => Some(OpResult::new(Err(errno::NOT_CONNECTED))),
+                (Op::LookUp { .. }, _) if !slot.is_due => None,
+                // SAFETY: as above.
+                (&Op::LookUp { query, out }, Some(zone)) => unsafe {
+                    *out = zone.look_up(&*query);
+                    Some(OpResult::new(Ok(0)))
+                },
+                // SAFETY: as above.
+                _ => unsafe { self.attempt(network, op) },
+            };
+            let result = match attempted {
                 Some(result) => {
                     self.counters.late_cancels += u64::from(slot.is_cancelled);
                     result
@@ -115,9 +161,11 @@ impl LoopOps {
                 None if slot.is_cancelled => OpResult::new(Err(errno::CANCELED)),
                 None => {
                     self.slots[at as usize].is_queued = false;
-                    let (fd, direction) = op.waits_for().expect("only operations on sockets wait");
-                    let (loop_index, slot) = (self.index, at);
-                    network.wait(fd, direction, Waiter { loop_index, slot });
+                    // Other operations wait for their time.
+                    if let Some((fd, direction)) = op.waits_for() {
+                        let (loop_index, slot) = (self.index, at);
+                        network.wait(fd, direction, Waiter { loop_index, slot });
+                    }
                     continue;
                 }
             };
@@ -199,6 +247,24 @@ impl LoopOps {
             Op::LookUp { .. } | Op::File(_) => Err(errno::NOT_SUPPORTED),
         };
         Some(OpResult::new(res))
+    }
+}
+
+/// Sends at once what there is room for; `None`, without any effect, if the operation is not a send or must wait.
+///
+/// # Safety
+///
+/// The memory that `op` points to is valid.
+pub(super) unsafe fn send_at_once(network: &mut Network, op: &Op) -> Option<OsResult> {
+    match *op {
+        Op::Send { fd, ptr, len, .. } => {
+            // SAFETY: the caller's promise.
+            let bytes = unsafe { std::slice::from_raw_parts(ptr, len) };
+            network.send(fd, [bytes].into_iter(), Vec::new())
+        }
+        // SAFETY: as above.
+        Op::SendVectored { fd, slices, count, .. } => unsafe { send_vectored(network, fd, slices, count) },
+        _ => None,
     }
 }
 

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use super::addr::Addr;
+use super::wire::{ConnKey, SocketKey};
 use crate::sys::{Fd, Foreign, errno};
 
 /// How many bytes one direction of a connection holds before a send blocks.
@@ -26,7 +27,15 @@ pub(super) enum Transport {
 
 /// A connection.
 pub(super) struct Conn {
+    /// Tells it from earlier connections with the same index.
+    pub(super) serial: u32,
     pub(super) transport: Transport,
+    /// Whether it is between hosts of a world, so that each end learns of the other's actions later.
+    pub(super) is_wired: bool,
+    /// The links towards the end with the same index, if it is wired.
+    pub(super) links: [u32; 2],
+    /// The listener that this connection is for, until it is in the backlog.
+    pub(super) listener: Option<SocketKey>,
     pub(super) ends: [End; 2],
     /// The bytes towards the end with the same index.
     pub(super) flows: [Flow; 2],
@@ -36,6 +45,13 @@ pub(super) struct Conn {
 pub(super) struct End {
     /// The socket, until it is closed.
     pub(super) fd: Option<Fd>,
+    pub(super) host: u16,
+    /// The host has lost power and does not know the connection any more.
+    pub(super) has_vanished: bool,
+    /// When something of the peer last arrived.
+    pub(super) heard_at: u64,
+    /// Keep-alive probes that were not answered.
+    pub(super) probes: u32,
     /// Its own address, and the peer's address as this end sees it.
     pub(super) local: Addr,
     pub(super) remote: Addr,
@@ -59,6 +75,29 @@ pub(super) struct Flow {
     position: u64,
     /// Descriptors passed along, in order.
     parcels: VecDeque<Parcel>,
+    /// What is on its way, in order. An event is scheduled for the first of them.
+    pub(super) segments: VecDeque<Segment>,
+    /// Since when the sender has got no acknowledgement for bytes that have arrived.
+    pub(super) unacked_since: Option<u64>,
+}
+
+/// A part of a byte stream on its way.
+#[derive(Clone, Copy)]
+pub(super) struct Segment {
+    pub(super) kind: SegmentKind,
+    pub(super) len: usize,
+    /// When it was sent first, when it arrives, and how often it was sent again.
+    pub(super) sent_at: u64,
+    pub(super) at: u64,
+    pub(super) tries: u8,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SegmentKind {
+    /// The client's acknowledgement of the connection: the server can accept it.
+    Established,
+    Data,
+    Fin,
 }
 
 /// Descriptors that were sent with some bytes of a Unix connection.
@@ -70,11 +109,22 @@ struct Parcel {
 }
 
 impl Conn {
-    pub(super) fn new(transport: Transport, ends: [End; 2]) -> Conn {
+    pub(super) fn new(serial: u32, transport: Transport, ends: [End; 2]) -> Conn {
         Conn {
+            serial,
             transport,
+            is_wired: false,
+            links: [0; 2],
+            listener: None,
             ends,
             flows: [Flow::new(), Flow::new()],
+        }
+    }
+
+    pub(super) fn key(&self, index: u32) -> ConnKey {
+        ConnKey {
+            index,
+            serial: self.serial,
         }
     }
 
@@ -87,7 +137,7 @@ impl Conn {
     /// Whether a send of this end need not wait.
     pub(super) fn can_send(&self, end: usize) -> bool {
         let own = &self.ends[end];
-        let is_closed = self.ends[1 - end].fd.is_none();
+        let is_closed = self.ends[1 - end].fd.is_none() && !self.is_wired;
         own.write_shut || own.is_over || own.error.is_some() || is_closed || self.flows[1 - end].room() > 0
     }
 
@@ -153,9 +203,13 @@ impl Conn {
 }
 
 impl End {
-    pub(super) fn new(fd: Fd, local: Addr, remote: Addr) -> End {
+    pub(super) fn new(fd: Fd, host: u16, local: Addr, remote: Addr) -> End {
         End {
             fd: Some(fd),
+            host,
+            has_vanished: false,
+            heard_at: 0,
+            probes: 0,
             local,
             remote,
             error: None,
@@ -175,6 +229,8 @@ impl Flow {
             capacity: STREAM_CAPACITY,
             position: 0,
             parcels: VecDeque::new(),
+            segments: VecDeque::new(),
+            unacked_since: None,
         }
     }
 

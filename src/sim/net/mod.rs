@@ -10,8 +10,10 @@ mod options;
 mod stream;
 mod table;
 mod tcp;
+mod transit;
 mod udp;
 mod unix;
+mod wire;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -19,10 +21,13 @@ use std::net::{IpAddr, SocketAddr};
 use self::addr::{Addr, loopback_like, unmapped};
 use self::conn::{Conn, Transport};
 use self::options::Options;
-use self::table::Table;
+pub(super) use self::table::Table;
 use self::tcp::Listener;
-use self::udp::Datagrams;
+use self::transit::SynSent;
+use self::udp::{Datagrams, Packet};
 use self::unix::Names;
+use self::wire::{ConnKey, SocketKey};
+pub(super) use self::wire::{NetEvent, Wire};
 use crate::driver::{Control, FdSpace, Reply, SocketKind};
 use crate::sys::{Credentials, Direction, Fd, Name, errno};
 
@@ -46,6 +51,14 @@ pub(super) struct Network {
     pub(super) woken: Vec<Waiter>,
     /// Empty buffers of datagrams, for the next ones.
     spare: Vec<Vec<u8>>,
+    /// The number of sockets and connections made so far.
+    serial: u32,
+    /// Datagrams on their way.
+    packets: Table<Packet>,
+    /// The hosts of a world by address.
+    addrs: BTreeMap<IpAddr, u16>,
+    /// What is between the hosts of a world; `None` for a host on its own, where everything arrives at once.
+    pub(super) wire: Option<Box<Wire>>,
 }
 
 /// The addresses in use on one host.
@@ -55,6 +68,12 @@ struct HostNet {
     ports: BTreeMap<(Protocol, u16), Vec<Fd>>,
     last_port: u16,
     names: Names,
+    /// Its addresses in a world, besides the loopback ones.
+    addrs: Vec<IpAddr>,
+    /// The host has no power.
+    is_down: bool,
+    /// A full backlog refuses connections instead of ignoring them: `tcp_abort_on_overflow`.
+    aborts_on_overflow: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,6 +84,10 @@ enum Protocol {
 
 struct Socket {
     host: u16,
+    /// Tells it from earlier sockets with the same number.
+    serial: u32,
+    /// Its connect has not been reported yet.
+    is_connecting: bool,
     options: Options,
     /// The operations that wait, by direction, in the order in which they are tried.
     waiters: [Vec<Waiter>; 2],
@@ -79,6 +102,8 @@ enum State {
         local: Addr,
         listener: Fd,
     },
+    /// A socket whose connect waits for an answer of another host.
+    SynSent(SynSent),
     Listener(Listener),
     Stream {
         conn: u32,
@@ -91,6 +116,8 @@ impl Socket {
     fn new(host: u16, state: State) -> Socket {
         Socket {
             host,
+            serial: 0,
+            is_connecting: false,
             options: Options::default(),
             waiters: [Vec::new(), Vec::new()],
             state,
@@ -137,7 +164,7 @@ impl Network {
             Control::PeerName { fd } => self.peer_addr(fd).map(|addr| Reply::Name(addr.to_name())),
             Control::SetOption { fd, option } => {
                 self.socket(fd)?.options.set(option);
-                self.resize(fd);
+                self.option_changed(fd, option);
                 Ok(Reply::Done)
             }
             Control::Option { fd, like } => self.socket(fd)?.options.get(like).map(Reply::Option),
@@ -154,8 +181,14 @@ impl Network {
     }
 
     /// Descriptors have high numbers, so that they cannot be confused with the kernel's.
-    fn add(&mut self, socket: Socket) -> Fd {
+    fn add(&mut self, mut socket: Socket) -> Fd {
+        socket.serial = self.next_serial();
         FdSpace::FIRST_OWN + self.sockets.insert(socket) as Fd
+    }
+
+    fn next_serial(&mut self) -> u32 {
+        self.serial = self.serial.wrapping_add(1);
+        self.serial
     }
 
     fn new_socket(&mut self, host: u16, kind: SocketKind) -> Fd {
@@ -215,7 +248,7 @@ impl Network {
         };
         let is_ready = match (&socket.state, direction) {
             (State::Fresh(_), _) => true,
-            (State::Connecting { .. }, _) => false,
+            (State::Connecting { .. } | State::SynSent(_), _) => false,
             (State::Listener(listener), Direction::Read) => !listener.backlog.is_empty(),
             (State::Listener(_), Direction::Write) => true,
             (State::Datagrams(datagrams), Direction::Read) => datagrams.can_recv(),
@@ -229,6 +262,7 @@ impl Network {
     fn local_addr(&mut self, fd: Fd) -> Result<Addr, i32> {
         Ok(match &self.socket(fd)?.state {
             State::Fresh(local) | State::Connecting { local, .. } => local.clone(),
+            State::SynSent(sent) => Addr::Inet(sent.local),
             State::Listener(listener) => listener.addr.clone(),
             State::Datagrams(datagrams) => datagrams.local.clone(),
             &State::Stream { conn, end } => self.conn(conn).ends[end].local.clone(),
@@ -238,7 +272,9 @@ impl Network {
     fn peer_addr(&mut self, fd: Fd) -> Result<Addr, i32> {
         match &self.socket(fd)?.state {
             State::Datagrams(datagrams) => datagrams.peer.clone().ok_or(errno::NOT_CONNECTED),
-            State::Fresh(_) | State::Connecting { .. } | State::Listener(_) => Err(errno::NOT_CONNECTED),
+            State::Fresh(_) | State::Connecting { .. } | State::SynSent(_) | State::Listener(_) => {
+                Err(errno::NOT_CONNECTED)
+            }
             &State::Stream { conn, end } => {
                 let conn = self.conn(conn);
                 match conn.ends[end].is_over && conn.transport == Transport::Tcp {
@@ -264,14 +300,28 @@ impl Network {
         }
     }
 
-    /// The host that has this address, as seen from `host`.
-    fn host_at(&self, host: u16, _addr: IpAddr) -> u16 {
-        host
+    /// The host that has this address, as seen from `host`. A host on its own has every address.
+    fn host_at(&self, host: u16, addr: IpAddr) -> Option<u16> {
+        match self.wire.is_none() || addr.is_loopback() {
+            true => Some(host),
+            false => self.addrs.get(&addr).copied(),
+        }
     }
 
     /// The address from which `host` sends to this one.
-    fn source_for(&self, _host: u16, to: IpAddr) -> IpAddr {
-        loopback_like(to)
+    fn source_for(&self, host: u16, to: IpAddr) -> IpAddr {
+        let addrs = &self.hosts[usize::from(host)].addrs;
+        let own = addrs.iter().find(|own| own.is_ipv4() == to.is_ipv4());
+        match own {
+            Some(own) if !to.is_loopback() => *own,
+            _ => loopback_like(to),
+        }
+    }
+
+    /// Whether a socket of `host` can be bound to this address.
+    fn is_local(&self, host: u16, addr: IpAddr) -> bool {
+        let is_own = || self.hosts[usize::from(host)].addrs.contains(&addr);
+        self.wire.is_none() || addr.is_unspecified() || addr.is_loopback() || is_own()
     }
 
     fn bind(&mut self, fd: Fd, name: &Name) -> Result<(), i32> {
@@ -280,7 +330,9 @@ impl Network {
         let (local, protocol) = match &socket.state {
             State::Fresh(local) => (local.clone(), Protocol::Tcp),
             State::Datagrams(datagrams) => (datagrams.local.clone(), Protocol::Udp),
-            State::Connecting { .. } | State::Listener(_) | State::Stream { .. } => return Err(errno::INVALID),
+            State::Connecting { .. } | State::SynSent(_) | State::Listener(_) | State::Stream { .. } => {
+                return Err(errno::INVALID);
+            }
         };
         let addr = match (&local, name.as_socket()) {
             (Addr::Unix(Some(_)), _) => return Err(errno::INVALID),
@@ -289,6 +341,7 @@ impl Network {
             (Addr::Inet(_), None) => return Err(errno::NO_FAMILY),
             (Addr::Inet(local), Some(_)) if local.port() > 0 => return Err(errno::INVALID),
             (Addr::Inet(local), Some(addr)) if local.is_ipv4() != addr.is_ipv4() => return Err(errno::NO_FAMILY),
+            (Addr::Inet(_), Some(addr)) if !self.is_local(host, addr.ip()) => return Err(errno::NOT_AVAILABLE),
             (Addr::Inet(_), Some(mut addr)) => {
                 if addr.port() == 0 {
                     addr.set_port(self.free_port(host, protocol)?);
@@ -302,7 +355,7 @@ impl Network {
         match &mut self.socket(fd)?.state {
             State::Fresh(local) => *local = addr,
             State::Datagrams(datagrams) => datagrams.local = addr,
-            State::Connecting { .. } | State::Listener(_) | State::Stream { .. } => {}
+            State::Connecting { .. } | State::SynSent(_) | State::Listener(_) | State::Stream { .. } => {}
         }
         Ok(())
     }
@@ -320,7 +373,7 @@ impl Network {
             let bound = match &socket.state {
                 State::Listener(listener) => listener.addr.inet(),
                 State::Datagrams(datagrams) => datagrams.local.inet(),
-                State::Fresh(_) | State::Connecting { .. } | State::Stream { .. } => None,
+                State::Fresh(_) | State::Connecting { .. } | State::SynSent(_) | State::Stream { .. } => None,
             };
             let both_share = is_shared && socket.options.reuses_port();
             bound.is_some_and(|bound| overlaps(bound, addr)) && !both_share
@@ -377,7 +430,7 @@ impl Network {
             let bound = match &socket.state {
                 State::Listener(listener) => listener.addr.inet()?,
                 State::Datagrams(datagrams) => datagrams.local.inet()?,
-                State::Fresh(_) | State::Connecting { .. } | State::Stream { .. } => return None,
+                State::Fresh(_) | State::Connecting { .. } | State::SynSent(_) | State::Stream { .. } => return None,
             };
             let is_only_v6 = socket.options.is_only_v6();
             match (bound.ip(), addr.ip()) {
@@ -415,6 +468,7 @@ impl Network {
                 self.release(host, Protocol::Tcp, &local, fd);
                 self.stop_connecting(listener, fd);
             }
+            State::SynSent(sent) => self.release(host, Protocol::Tcp, &Addr::Inet(sent.from), fd),
             State::Listener(listener) => {
                 self.release(host, Protocol::Tcp, &listener.addr, fd);
                 self.close_listener(listener);

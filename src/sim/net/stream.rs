@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::Shutdown;
 
-use super::conn::{Conn, End, Transport};
+use super::conn::{Conn, End, SegmentKind, Transport};
 use super::{Addr, Attempt, Network, Protocol, Socket, State};
 use crate::driver::SocketKind;
 use crate::sys::{Direction, Fd, Foreign, errno};
@@ -20,7 +20,9 @@ impl Network {
         match self.socket(fd)?.state {
             State::Stream { conn, end } => Ok((conn, end)),
             State::Datagrams(_) => Err(errno::INVALID),
-            State::Fresh(_) | State::Connecting { .. } | State::Listener(_) => Err(errno::NOT_CONNECTED),
+            State::Fresh(_) | State::Connecting { .. } | State::SynSent(_) | State::Listener(_) => {
+                Err(errno::NOT_CONNECTED)
+            }
         }
     }
 
@@ -44,8 +46,9 @@ impl Network {
     pub(super) fn connected(&mut self, host: u16, transport: Transport) -> (Fd, Fd) {
         let unnamed = Addr::Unix(None);
         let fds = [(); 2].map(|()| self.add(Socket::new(host, State::Fresh(unnamed.clone()))));
-        let ends = fds.map(|fd| End::new(fd, unnamed.clone(), unnamed.clone()));
-        let conn = self.conns.insert(Conn::new(transport, ends));
+        let ends = fds.map(|fd| End::new(fd, host, unnamed.clone(), unnamed.clone()));
+        let serial = self.next_serial();
+        let conn = self.conns.insert(Conn::new(serial, transport, ends));
         for (end, fd) in fds.into_iter().enumerate() {
             if let Ok(socket) = self.socket(fd) {
                 socket.state = State::Stream { conn, end };
@@ -76,14 +79,25 @@ impl Network {
         take: impl FnOnce(&mut VecDeque<u8>, usize) -> u32,
         descriptors: &mut Vec<Foreign>,
     ) -> Attempt<u32> {
-        let (conn, end) = match self.stream(fd) {
+        let (key, end) = match self.stream(fd) {
             Ok(stream) => stream,
             Err(code) => return Some(Err(code)),
         };
-        let conn = self.conn(conn);
-        let received = conn.recv(end, take, descriptors)?;
+        let conn = self.conns.get_mut(key)?;
+        let is_wired = conn.is_wired;
+        let received = match &mut self.wire {
+            Some(wire) if is_wired => {
+                let link = conn.links[end];
+                let take = |bytes: &mut VecDeque<u8>, most: usize| take(bytes, wire.count(link, most));
+                conn.recv(end, take, descriptors)?
+            }
+            _ => conn.recv(end, take, descriptors)?,
+        };
         if let (Ok(1..), Some(sender)) = (received, conn.ends[1 - end].fd) {
-            self.touch(sender, Direction::Write);
+            match is_wired {
+                true => self.open_window(key, end),
+                false => self.touch(sender, Direction::Write),
+            }
         }
         Some(received)
     }
@@ -107,6 +121,9 @@ impl Network {
         let conn = self.conn(key);
         if let Some(code) = conn.send_error(end) {
             return Some(Err(code));
+        }
+        if conn.is_wired {
+            return self.send_segment(key, end, parts);
         }
         let Some(receiver) = conn.ends[1 - end].fd else {
             // The peer has closed, and answers with an RST.
@@ -144,6 +161,11 @@ impl Network {
         let conn = self.conn(key);
         if how != Shutdown::Read && !conn.ends[end].write_shut {
             conn.ends[end].write_shut = true;
+            if conn.is_wired {
+                self.touch(fd, Direction::Write);
+                self.push_segment(key, end, SegmentKind::Fin, 0);
+                return Ok(());
+            }
             conn.flows[1 - end].is_finished = true;
             let peer = conn.ends[1 - end].fd;
             self.touch(fd, Direction::Write);
@@ -160,6 +182,9 @@ impl Network {
         // As with TCP, closing with unread bytes resets the connection.
         let reset = reset || conn.flows[end].arrived > 0;
         conn.flows[end].discard();
+        if conn.is_wired {
+            return self.close_wired(host, fd, key, end, reset);
+        }
         let (peer, local) = (conn.ends[1 - end].fd, conn.ends[end].local.clone());
         match peer {
             Some(_) if reset && conn.transport != Transport::Pipe => conn.reset(1 - end),

@@ -40,6 +40,12 @@ impl<T> Table<T> {
         self.entries.get_mut(index as usize)?.as_mut()
     }
 
+    /// The entries with their indexes.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        let entries = self.entries.iter().enumerate();
+        entries.filter_map(|(index, entry)| Some((index as u32, entry.as_ref()?)))
+    }
+
     pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
         let entry = self.entries.get_mut(index as usize)?.take()?;
         self.free.push(index);

@@ -14,7 +14,7 @@ pub(super) struct Listener {
     pub(super) addr: Addr,
     /// Connections that were not accepted yet.
     pub(super) backlog: VecDeque<Fd>,
-    backlog_max: usize,
+    pub(super) backlog_max: usize,
     /// Sockets whose connect waits for space in the backlog.
     connecting: Vec<Fd>,
 }
@@ -76,9 +76,14 @@ impl Network {
                 self.stop_connecting(listener, fd);
                 local
             }
+            State::SynSent(_) => return self.syn_result(fd),
+            State::Stream { .. } if std::mem::take(&mut socket.is_connecting) => return Some(Ok(())),
             State::Listener(_) | State::Stream { .. } => return Some(Err(errno::INVALID)),
         };
         let connected = match (local.clone(), to.as_socket()) {
+            (Addr::Inet(local), Some(to)) if self.wire.is_some() => {
+                return self.send_first_syn(fd, local, to).err().map(Err);
+            }
             (Addr::Inet(local), Some(to)) => self.connect_tcp(fd, local, to),
             (Addr::Unix(local), None) => self.connect_unix(fd, local, to),
             (Addr::Inet(_) | Addr::Unix(_), _) => Err(errno::NO_FAMILY),
@@ -103,7 +108,7 @@ impl Network {
             true => SocketAddr::new(self.source_for(host, to.ip()), local.port()),
             false => unmapped(local),
         };
-        let server_host = self.host_at(host, to.ip());
+        let server_host = self.host_at(host, to.ip()).ok_or(errno::HOST_UNREACHABLE)?;
         let listener = self.socket_at(server_host, Protocol::Tcp, to, from);
         let listener = listener.ok_or(errno::REFUSED)?;
         if self.is_full(listener, fd)? {
@@ -158,10 +163,11 @@ impl Network {
         socket.options = options;
         let server_fd = self.add(socket);
         let ends = [
-            End::new(fd, client.0, client.1),
-            End::new(server_fd, server.0, server.1),
+            End::new(fd, host, client.0, client.1),
+            End::new(server_fd, host, server.0, server.1),
         ];
-        let conn = self.conns.insert(Conn::new(transport, ends));
+        let serial = self.next_serial();
+        let conn = self.conns.insert(Conn::new(serial, transport, ends));
         for (end, fd) in [fd, server_fd].into_iter().enumerate() {
             self.socket(fd)?.state = State::Stream { conn, end };
         }

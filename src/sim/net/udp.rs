@@ -30,7 +30,7 @@ pub(super) struct Datagrams {
     /// The length of the queued datagrams in bytes, each at least 1.
     queued: usize,
     /// The connected peer did not exist at the last send: the next receive returns ECONNREFUSED, once.
-    refused: bool,
+    pub(super) refused: bool,
     /// The Unix sockets that are connected to this one.
     senders: Vec<Fd>,
 }
@@ -40,6 +40,15 @@ pub(crate) struct Datagram {
     from: Addr,
     pub(crate) bytes: Vec<u8>,
     pub(crate) descriptors: Vec<Foreign>,
+}
+
+/// A UDP datagram on its way.
+pub(super) struct Packet {
+    pub(super) from: SocketAddr,
+    pub(super) to: SocketAddr,
+    /// The sender's and the receiver's host.
+    pub(super) hosts: (u16, u16),
+    pub(super) bytes: Vec<u8>,
 }
 
 impl Datagram {
@@ -76,12 +85,14 @@ impl Datagrams {
 }
 
 impl Network {
-    fn datagrams(&mut self, fd: Fd) -> Result<&mut Datagrams, i32> {
+    pub(super) fn datagrams(&mut self, fd: Fd) -> Result<&mut Datagrams, i32> {
         match &mut self.socket(fd)?.state {
             State::Datagrams(datagrams) => Ok(datagrams),
-            State::Fresh(_) | State::Connecting { .. } | State::Listener(_) | State::Stream { .. } => {
-                Err(errno::INVALID)
-            }
+            State::Fresh(_)
+            | State::Connecting { .. }
+            | State::SynSent(_)
+            | State::Listener(_)
+            | State::Stream { .. } => Err(errno::INVALID),
         }
     }
 
@@ -200,19 +211,32 @@ impl Network {
             return Err(errno::TOO_LONG);
         }
         let from = self.bind_if_unbound(fd, to)?;
-        let receiver_host = self.host_at(host, to.ip());
+        let Some(receiver_host) = self.host_at(host, to.ip()) else {
+            return Ok(());
+        };
+        if self.wire.is_some() {
+            let (from, bytes) = (from, self.copy_of(bytes));
+            self.send_packet(Packet {
+                from,
+                to,
+                hosts: (host, receiver_host),
+                bytes,
+            });
+            return Ok(());
+        }
         let Some(receiver) = self.socket_at(receiver_host, Protocol::Udp, to, from) else {
             let sender = self.datagrams(fd)?;
             sender.refused = connected == Some(to);
             self.touch(fd, Direction::Read);
             return Ok(());
         };
+        let bytes = self.copy_of(bytes);
         self.deliver_udp(receiver, from, bytes);
         Ok(())
     }
 
     /// A datagram arrives at a socket, which may drop it.
-    fn deliver_udp(&mut self, receiver_fd: Fd, from: SocketAddr, bytes: &[u8]) {
+    pub(super) fn deliver_udp(&mut self, receiver_fd: Fd, from: SocketAddr, bytes: Vec<u8>) {
         let Ok(receiver) = self.datagrams(receiver_fd) else {
             return;
         };
@@ -220,17 +244,14 @@ impl Network {
         let from = as_seen_by(local, from);
         let peer = receiver.peer.as_ref().and_then(Addr::inet);
         if peer.is_some_and(|peer| peer != from) || receiver.queued + bytes.len() > MAX_QUEUED {
-            return;
+            return self.recycle(bytes);
         }
-        let bytes = self.copy_of(bytes);
-        if let Ok(receiver) = self.datagrams(receiver_fd) {
-            receiver.push(Addr::Inet(from), bytes, Vec::new());
-        }
+        receiver.push(Addr::Inet(from), bytes, Vec::new());
         self.touch(receiver_fd, Direction::Read);
     }
 
     /// A copy of these bytes, in a buffer of an earlier datagram if there is one.
-    fn copy_of(&mut self, bytes: &[u8]) -> Vec<u8> {
+    pub(super) fn copy_of(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut buffer = self.spare.pop().unwrap_or_default();
         buffer.extend_from_slice(bytes);
         buffer

@@ -42,7 +42,9 @@ impl Network {
         match self.socket(fd)?.state {
             State::Listener(_) => Ok(fd),
             State::Datagrams(_) => Err(errno::WRONG_TYPE),
-            State::Fresh(_) | State::Connecting { .. } | State::Stream { .. } => Err(errno::REFUSED),
+            State::Fresh(_) | State::Connecting { .. } | State::SynSent(_) | State::Stream { .. } => {
+                Err(errno::REFUSED)
+            }
         }
     }
 
@@ -51,9 +53,11 @@ impl Network {
         let fd = self.socket_named(host, name)?;
         match self.socket(fd)?.state {
             State::Datagrams(_) => Ok(fd),
-            State::Fresh(_) | State::Connecting { .. } | State::Listener(_) | State::Stream { .. } => {
-                Err(errno::WRONG_TYPE)
-            }
+            State::Fresh(_)
+            | State::Connecting { .. }
+            | State::SynSent(_)
+            | State::Listener(_)
+            | State::Stream { .. } => Err(errno::WRONG_TYPE),
         }
     }
 

@@ -109,6 +109,14 @@ pub(crate) mod errno {
     pub(crate) const NO_SYSTEM_CALL: i32 = libc::ENOSYS;
     pub(crate) const NOT_FOUND: i32 = libc::ENOENT;
     pub(crate) const WRONG_TYPE: i32 = libc::EPROTOTYPE;
+    pub(crate) const NOT_AVAILABLE: i32 = libc::EADDRNOTAVAIL;
+    pub(crate) const TIMED_OUT: i32 = libc::ETIMEDOUT;
+}
+
+/// Whether a signal that the process has no handler for does nothing.
+#[cfg(feature = "sim")]
+pub(crate) fn is_ignored_by_default(number: i32) -> bool {
+    matches!(number, libc::SIGCHLD | libc::SIGCONT | libc::SIGURG | libc::SIGWINCH)
 }
 
 /// Whether listeners set `SO_REUSEADDR`.

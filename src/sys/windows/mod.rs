@@ -122,6 +122,14 @@ pub(crate) mod errno {
     pub(crate) const NO_SYSTEM_CALL: i32 = win::ERROR_CALL_NOT_IMPLEMENTED as i32;
     pub(crate) const NOT_FOUND: i32 = win::ERROR_FILE_NOT_FOUND as i32;
     pub(crate) const WRONG_TYPE: i32 = sock::WSAEPROTOTYPE;
+    pub(crate) const NOT_AVAILABLE: i32 = sock::WSAEADDRNOTAVAIL;
+    pub(crate) const TIMED_OUT: i32 = sock::WSAETIMEDOUT;
+}
+
+/// Whether a signal that the process has no handler for does nothing: every one ends it.
+#[cfg(feature = "sim")]
+pub(crate) fn is_ignored_by_default(_number: i32) -> bool {
+    false
 }
 
 /// The handle under a number.

@@ -1,0 +1,148 @@
+//! Hosts of a world: how they are made, and the programs that they run.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::link::nanos;
+use super::world::WorldState;
+use crate::Builder;
+
+/// What ends a host's program: see [`Sim::crash`](super::Sim::crash).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Crash {
+    /// The process is killed. The kernel closes its sockets: peers get a FIN, or an RST if bytes were unread. Nothing
+    /// that was written to files is lost.
+    Process,
+    /// The host loses power. Its peers hear nothing more, and unsynced changes of files may be lost.
+    Power,
+}
+
+/// The future of a host's program, with the error that it ended with.
+pub(super) type Program = Pin<Box<dyn Future<Output = Option<String>>>>;
+
+/// A host of a world.
+pub(super) struct HostInfo {
+    pub(super) name: String,
+    /// Makes the program of each loop, again after every restart.
+    pub(super) programs: Vec<Rc<dyn Fn() -> Program>>,
+    pub(super) configure: Rc<dyn Fn(Builder) -> Builder>,
+    pub(super) may_fail: bool,
+    /// Its loops while it runs.
+    pub(super) loops: Vec<u32>,
+    /// How many of its loops' programs have not ended.
+    pub(super) running: usize,
+}
+
+/// A new host: [`Sim::host`](super::Sim::host) makes it, [`start`](Host::start) starts it.
+#[must_use = "a host does nothing until it is started"]
+pub struct Host {
+    state: Rc<WorldState>,
+    number: u16,
+    may_fail: bool,
+    configure: Rc<dyn Fn(Builder) -> Builder>,
+}
+
+impl Host {
+    pub(super) fn new(state: Rc<WorldState>, number: u16) -> Host {
+        Host {
+            state,
+            number,
+            may_fail: false,
+            configure: Rc::new(|builder| builder),
+        }
+    }
+
+    /// An error that the host's program returns does not fail the run: the process ends with it.
+    pub fn may_fail(mut self) -> Host {
+        self.may_fail = true;
+        self
+    }
+
+    /// Configures the host's event loops.
+    pub fn builder(mut self, configure: impl Fn(Builder) -> Builder + 'static) -> Host {
+        self.configure = Rc::new(configure);
+        self
+    }
+
+    /// The host's monotonic clock is too fast by this many millionths, or too slow if it is negative. At most 10,000.
+    pub fn drift_ppm(self, ppm: i32) -> Host {
+        self.state
+            .with_clock(self.number, |clock| clock.drift_ppm = ppm.clamp(-10_000, 10_000));
+        self
+    }
+
+    /// The host's wall clock is ahead by this much.
+    pub fn wall_ahead(self, by: Duration) -> Host {
+        self.state.with_clock(self.number, |clock| {
+            clock.wall_offset = nanos(by).min(i64::MAX as u64) as i64
+        });
+        self
+    }
+
+    /// A full backlog refuses connections with an RST (`tcp_abort_on_overflow`). By default it ignores them, and the
+    /// client tries again.
+    pub fn abort_on_overflow(self) -> Host {
+        self.state
+            .network(|network| network.set_abort_on_overflow(self.number, true));
+        self
+    }
+
+    /// Starts the host: it runs this program on an event loop of its own, and again after each
+    /// [`restart`](super::Sim::restart).
+    ///
+    /// When the program ends, the process ends as by [`Crash::Process`]. A panic fails the run, and so does an error that
+    /// it returns, unless it [may fail](Host::may_fail).
+    pub fn start<F>(self, program: impl Fn() -> F + 'static)
+    where
+        F: Future + 'static,
+        F::Output: HostOutput,
+    {
+        self.start_loops(1, move |_| program());
+    }
+
+    /// Starts the host with several event loops, as a thread-per-core server has: `program` gets the loop's number.
+    pub fn start_loops<F>(self, loops: usize, program: impl Fn(usize) -> F + 'static)
+    where
+        F: Future + 'static,
+        F::Output: HostOutput,
+    {
+        let program = Rc::new(program);
+        let programs = (0..loops).map(|number| {
+            let program = program.clone();
+            Rc::new(move || -> Program {
+                let future = program(number);
+                Box::pin(async move { future.await.into_error() })
+            }) as Rc<dyn Fn() -> Program>
+        });
+        self.state
+            .add_programs(self.number, programs.collect(), self.configure, self.may_fail);
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host").field("number", &self.number).finish()
+    }
+}
+
+/// What a host's program returns: nothing, or a result whose error fails the run.
+pub trait HostOutput {
+    /// The error, as text.
+    fn into_error(self) -> Option<String>;
+}
+
+impl HostOutput for () {
+    fn into_error(self) -> Option<String> {
+        None
+    }
+}
+
+impl<T, E: fmt::Display> HostOutput for Result<T, E> {
+    fn into_error(self) -> Option<String> {
+        self.err().map(|error| error.to_string())
+    }
+}

@@ -1,0 +1,312 @@
+//! The wires between hosts: what is sent arrives later, or not at all.
+//!
+//! TCP is modelled by its visible effects, not by packets. A segment arrives after the link's latency, in order. One that
+//! is lost, or that finds the link cut or the host down, is sent again after 200 ms, then after twice as long each
+//! time, until the connection times out. A host that does not know a connection answers with an RST.
+
+use std::collections::BTreeMap;
+
+use crate::rand::Rng;
+use crate::sim::link::Link;
+use crate::sim::log::EventLog;
+use crate::sim::rng::Streams;
+use crate::sys::Fd;
+
+/// The first retransmission timeout, and the longest.
+const FIRST_RTO: u64 = 200_000_000;
+const LONGEST_RTO: u64 = 120_000_000_000;
+
+/// Something that happens to the network at a later time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NetEvent {
+    /// The first segment in flight towards an end arrives.
+    Segment { conn: ConnKey, end: u8 },
+    /// An end checks whether its peer still acknowledges.
+    AckCheck { conn: ConnKey, end: u8 },
+    /// An end probes its idle peer.
+    KeepAlive { conn: ConnKey, end: u8 },
+    /// An end learns that its peer has room for more bytes.
+    Window { conn: ConnKey, end: u8 },
+    /// An RST arrives at an end.
+    Reset { conn: ConnKey, end: u8 },
+    /// The request of a connecting socket arrives at the server.
+    Syn { client: SocketKey },
+    /// A connecting socket sends its request again, or gives up.
+    SynTimer { client: SocketKey, tries: u8 },
+    /// The server's answer arrives at the client.
+    SynAck { conn: ConnKey },
+    /// A connecting socket fails.
+    Refused { client: SocketKey, code: i32 },
+    /// A datagram arrives.
+    Datagram { packet: u32 },
+    /// The refusal of a datagram arrives at its sender.
+    Unreachable { packet: u32 },
+}
+
+/// A connection, which may be gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ConnKey {
+    pub(super) index: u32,
+    pub(super) serial: u32,
+}
+
+/// A socket, which may be closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SocketKey {
+    pub(super) fd: Fd,
+    pub(super) serial: u32,
+}
+
+/// The links between hosts, and what is on its way.
+pub(crate) struct Wire {
+    pub(crate) now: u64,
+    pub(super) links: Vec<LinkState>,
+    index: BTreeMap<(u16, u16), u32>,
+    /// Links that were set for a pair of hosts.
+    set: BTreeMap<(u16, u16), Link>,
+    default: Link,
+    streams: Streams,
+    /// Every message takes the mean latency.
+    constant_latency: bool,
+    /// No short counts, and buffers of the default size.
+    fixed_buffers: bool,
+    /// No faults.
+    is_calm: bool,
+    /// How long a TCP connection sends again before it fails with ETIMEDOUT.
+    pub(crate) user_timeout: u64,
+    pub(crate) log: EventLog,
+    /// New events with their times.
+    pub(crate) outbox: Vec<(u64, NetEvent)>,
+}
+
+/// A link in one direction.
+pub(super) struct LinkState {
+    pub(super) config: Link,
+    pub(super) is_cut: bool,
+    is_held: bool,
+    /// What has arrived while the link is held.
+    held: Vec<NetEvent>,
+    /// Latencies are multiplied by this.
+    factor: f64,
+    /// When the last byte has left.
+    free_at: u64,
+    rng: Rng,
+}
+
+/// What becomes of a packet at the end of its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Arrives,
+    Lost,
+    Held,
+}
+
+impl Wire {
+    pub(crate) fn new(streams: Streams, log: EventLog) -> Wire {
+        Wire {
+            now: 0,
+            links: Vec::new(),
+            index: BTreeMap::new(),
+            set: BTreeMap::new(),
+            default: Link::new(),
+            streams,
+            constant_latency: false,
+            fixed_buffers: false,
+            is_calm: false,
+            // 15 retransmissions, as on Linux.
+            user_timeout: 924_600_000_000,
+            log,
+            outbox: Vec::new(),
+        }
+    }
+
+    /// Switches parts of the model off.
+    pub(crate) fn restrict(&mut self, constant_latency: bool, fixed_buffers: bool, is_calm: bool) {
+        (self.constant_latency, self.fixed_buffers, self.is_calm) = (constant_latency, fixed_buffers, is_calm);
+    }
+
+    /// The link from one host to another.
+    pub(super) fn link(&mut self, from: u16, to: u16) -> u32 {
+        if let Some(link) = self.index.get(&(from, to)) {
+            return *link;
+        }
+        let config = match self.set.get(&(from, to)) {
+            Some(link) => *link,
+            None if from == to => Link::loopback(),
+            None => self.default,
+        };
+        let link = self.links.len() as u32;
+        self.links.push(LinkState {
+            config: if self.is_calm { config.without_faults() } else { config },
+            is_cut: false,
+            is_held: false,
+            held: Vec::new(),
+            factor: 1.0,
+            free_at: 0,
+            rng: self.streams.stream(&format!("net/{from}>{to}")),
+        });
+        self.index.insert((from, to), link);
+        link
+    }
+
+    /// Sets the link between all hosts that have none of their own.
+    pub(crate) fn set_default(&mut self, link: Link) {
+        self.default = link;
+        let unset: Vec<u32> = self
+            .index
+            .iter()
+            .filter(|(pair, _)| pair.0 != pair.1 && !self.set.contains_key(pair))
+            .map(|(_, link)| *link)
+            .collect();
+        for index in unset {
+            self.links[index as usize].config = if self.is_calm { link.without_faults() } else { link };
+        }
+    }
+
+    /// Sets the link from one host to another.
+    pub(crate) fn set_link(&mut self, from: u16, to: u16, link: Link) {
+        self.set.insert((from, to), link);
+        let index = self.link(from, to);
+        self.links[index as usize].config = if self.is_calm { link.without_faults() } else { link };
+    }
+
+    pub(crate) fn set_cut(&mut self, from: u16, to: u16, is_cut: bool) {
+        if !self.is_calm {
+            let link = self.link(from, to);
+            self.links[link as usize].is_cut = is_cut && from != to;
+        }
+    }
+
+    /// What arrives from now on waits for `release`.
+    pub(crate) fn hold(&mut self, from: u16, to: u16) {
+        if !self.is_calm {
+            let link = self.link(from, to);
+            self.links[link as usize].is_held = from != to;
+        }
+    }
+
+    /// What was held arrives now.
+    pub(crate) fn release(&mut self, from: u16, to: u16) {
+        let link = self.link(from, to);
+        let link = &mut self.links[link as usize];
+        link.is_held = false;
+        for event in link.held.drain(..) {
+            self.outbox.push((self.now, event));
+        }
+    }
+
+    /// Latencies are multiplied by `factor`.
+    pub(crate) fn slow(&mut self, from: u16, to: u16, factor: f64) {
+        if !self.is_calm {
+            let link = self.link(from, to);
+            self.links[link as usize].factor = factor;
+        }
+    }
+
+    /// No link is cut, held or slow any more.
+    pub(crate) fn heal(&mut self) {
+        let pairs: Vec<(u16, u16)> = self.index.keys().copied().collect();
+        for (from, to) in pairs {
+            self.release(from, to);
+            let link = self.link(from, to);
+            let link = &mut self.links[link as usize];
+            (link.is_cut, link.factor) = (false, 1.0);
+        }
+    }
+
+    /// When a packet of this length arrives.
+    pub(super) fn arrival(&mut self, link: u32, len: usize) -> u64 {
+        let (now, constant) = (self.now, self.constant_latency);
+        let link = &mut self.links[link as usize];
+        let mut latency = match constant {
+            true => link.config.latency.mean().as_nanos() as u64,
+            false => link.config.latency.sample(&mut link.rng),
+        };
+        if link.factor != 1.0 {
+            latency = (latency as f64 * link.factor) as u64;
+        }
+        match link.config.bandwidth {
+            None => now + latency,
+            Some(bandwidth) => {
+                let takes = (len as u128 * 1_000_000_000 / u128::from(bandwidth)) as u64;
+                link.free_at = link.free_at.max(now) + takes;
+                link.free_at + latency
+            }
+        }
+    }
+
+    /// When a segment of a stream arrives: as a packet, and later if it is lost and sent again.
+    pub(super) fn segment_arrival(&mut self, link: u32, len: usize) -> u64 {
+        let mut at = self.arrival(link, len);
+        let mut rto = FIRST_RTO;
+        while self.is_lost(link) && rto < LONGEST_RTO {
+            at += rto;
+            rto *= 2;
+        }
+        at
+    }
+
+    pub(super) fn is_lost(&mut self, link: u32) -> bool {
+        let link = &mut self.links[link as usize];
+        link.config.loss > 0.0 && link.rng.chance(link.config.loss)
+    }
+
+    pub(super) fn is_duplicated(&mut self, link: u32) -> bool {
+        let link = &mut self.links[link as usize];
+        link.config.duplicate > 0.0 && link.rng.chance(link.config.duplicate)
+    }
+
+    /// How much later than its place a datagram arrives.
+    pub(super) fn reordering(&mut self, link: u32) -> u64 {
+        let link = &mut self.links[link as usize];
+        match link.config.reorder > 0.0 && link.rng.chance(link.config.reorder) {
+            true => {
+                let mean = link.config.latency.mean().as_nanos() as u64;
+                link.rng.below(4 * mean + 1)
+            }
+            false => 0,
+        }
+    }
+
+    /// How many of `len` bytes a read or a write transfers.
+    pub(super) fn count(&mut self, link: u32, len: usize) -> usize {
+        if self.fixed_buffers || len < 2 {
+            return len;
+        }
+        let link = &mut self.links[link as usize];
+        match link.rng.chance(link.config.short) {
+            true => 1 + link.rng.below(len as u64 - 1) as usize,
+            false => len,
+        }
+    }
+
+    /// The size of a new connection's buffers in one direction.
+    pub(super) fn capacity(&mut self, link: u32, default: usize) -> usize {
+        match self.fixed_buffers {
+            true => default,
+            false => 4096 << self.links[link as usize].rng.below(7),
+        }
+    }
+
+    /// What becomes of a packet that is at the end of a link. A held one comes back when the link is released.
+    pub(super) fn fate(&mut self, link: u32, event: NetEvent) -> Fate {
+        let link = &mut self.links[link as usize];
+        if link.is_cut {
+            return Fate::Lost;
+        }
+        if link.is_held {
+            link.held.push(event);
+            return Fate::Held;
+        }
+        Fate::Arrives
+    }
+
+    pub(super) fn schedule(&mut self, at: u64, event: NetEvent) {
+        self.outbox.push((at, event));
+    }
+}
+
+/// How long a sender waits before it sends for the next time.
+pub(super) fn rto(tries: u8) -> u64 {
+    (FIRST_RTO << tries.min(20)).min(LONGEST_RTO)
+}

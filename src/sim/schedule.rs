@@ -1,0 +1,231 @@
+//! What happens when in a world: an event heap, the turns of the loops, and the clocks of the hosts.
+//!
+//! Events at the same time run in an order that the seed chooses. A turn takes time, so a loop that yields until a deadline
+//! reaches it.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::{Duration, SystemTime};
+
+use super::net::NetEvent;
+use crate::rand::Rng;
+use crate::sys::Instant;
+
+/// The time of a turn, and of each entry that it runs.
+const TURN_COST: u64 = 1_000;
+const LEAST_ENTRY_COST: u64 = 200;
+const MOST_ENTRY_COST: u64 = 2_000;
+
+/// The wall clock at the start of every run: 2025-01-01.
+const EPOCH: u64 = 1_735_689_600;
+
+/// An event of a world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// A loop gets a turn.
+    Run {
+        loop_index: u32,
+    },
+    Net(NetEvent),
+    /// A blocking job runs.
+    Job {
+        job: u32,
+    },
+    /// An operation that takes a time of its own can complete.
+    Op {
+        loop_index: u32,
+        slot: u32,
+        serial: u64,
+    },
+    /// A callback of the test runs.
+    Call {
+        call: u32,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Entry {
+    at: u64,
+    tie: u32,
+    serial: u64,
+    event: Event,
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Entry) -> std::cmp::Ordering {
+        (self.at, self.tie, self.serial).cmp(&(other.at, other.tie, other.serial))
+    }
+}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Entry) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// The events to come, the loops and the clocks.
+pub(super) struct Schedule {
+    heap: BinaryHeap<Reverse<Entry>>,
+    serial: u64,
+    tie: Rng,
+    fifo_ties: bool,
+    turn_cost: Rng,
+    loops: Vec<LoopTurns>,
+    pub(super) clocks: Vec<HostClock>,
+}
+
+/// When a loop runs.
+struct LoopTurns {
+    host: u16,
+    /// The loop runs until then.
+    busy_until: u64,
+    /// The time of the next turn, if one is planned.
+    run_at: Option<u64>,
+    is_dead: bool,
+}
+
+/// The clocks of a host.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct HostClock {
+    /// How many nanoseconds per millisecond its monotonic clock is too fast.
+    pub(super) drift_ppm: i32,
+    /// How far its wall clock is off.
+    pub(super) wall_offset: i64,
+    pub(super) is_paused: bool,
+}
+
+impl HostClock {
+    /// The host's monotonic time at this true time.
+    pub(super) fn local(&self, at: u64) -> u64 {
+        match self.drift_ppm {
+            0 => at,
+            ppm => (u128::from(at) * (1_000_000 + i128::from(ppm)) as u128 / 1_000_000) as u64,
+        }
+    }
+
+    /// The first true time at which the host's monotonic clock has reached `local`.
+    fn true_time(&self, local: u64) -> u64 {
+        match self.drift_ppm {
+            0 => local,
+            ppm => {
+                let at = (u128::from(local) * 1_000_000).div_ceil((1_000_000 + i128::from(ppm)) as u128);
+                u64::try_from(at).unwrap_or(u64::MAX)
+            }
+        }
+    }
+
+    pub(super) fn wall(&self, at: u64) -> SystemTime {
+        let epoch = SystemTime::UNIX_EPOCH + Duration::from_secs(EPOCH) + Duration::from_nanos(at);
+        let offset = Duration::from_nanos(self.wall_offset.unsigned_abs());
+        match self.wall_offset < 0 {
+            true => epoch - offset,
+            false => epoch + offset,
+        }
+    }
+}
+
+impl Schedule {
+    pub(super) fn new(tie: Rng, fifo_ties: bool, turn_cost: Rng) -> Schedule {
+        Schedule {
+            heap: BinaryHeap::new(),
+            serial: 0,
+            tie,
+            fifo_ties,
+            turn_cost,
+            loops: Vec::new(),
+            clocks: Vec::new(),
+        }
+    }
+
+    pub(super) fn push(&mut self, at: u64, event: Event) {
+        let tie = match self.fifo_ties {
+            true => 0,
+            false => self.tie.next_u64() as u32,
+        };
+        self.serial += 1;
+        self.heap.push(Reverse(Entry {
+            at,
+            tie,
+            serial: self.serial,
+            event,
+        }));
+    }
+
+    /// The next event, with its time.
+    pub(super) fn pop(&mut self) -> Option<(u64, Event)> {
+        let Reverse(entry) = self.heap.pop()?;
+        Some((entry.at, entry.event))
+    }
+
+    /// Adds a loop of a host. Loops are added to the schedule in the order of their index.
+    pub(super) fn add_loop(&mut self, host: u16) {
+        self.loops.push(LoopTurns {
+            host,
+            busy_until: 0,
+            run_at: None,
+            is_dead: false,
+        });
+    }
+
+    pub(super) fn host_of(&self, loop_index: u32) -> u16 {
+        self.loops[loop_index as usize].host
+    }
+
+    pub(super) fn is_dead(&self, loop_index: u32) -> bool {
+        self.loops[loop_index as usize].is_dead
+    }
+
+    /// The loop gets no turns any more.
+    pub(super) fn end_loop(&mut self, loop_index: u32) {
+        self.loops[loop_index as usize].is_dead = true;
+    }
+
+    /// Plans a turn at this time, or later if the loop is busy. An earlier plan stands.
+    pub(super) fn run(&mut self, loop_index: u32, at: u64) {
+        let turns = &mut self.loops[loop_index as usize];
+        let at = at.max(turns.busy_until);
+        if turns.is_dead || turns.run_at.is_some_and(|planned| planned <= at) {
+            return;
+        }
+        turns.run_at = Some(at);
+        self.push(at, Event::Run { loop_index });
+    }
+
+    /// Whether a turn that was planned for `now` takes place. A paused loop gets its turn when it is resumed.
+    pub(super) fn begin_turn(&mut self, loop_index: u32, now: u64) -> bool {
+        let turns = &mut self.loops[loop_index as usize];
+        let is_paused = self.clocks[usize::from(turns.host)].is_paused;
+        if turns.is_dead || turns.run_at != Some(now) || is_paused {
+            return false;
+        }
+        turns.run_at = None;
+        true
+    }
+
+    /// Turns that were due during a pause take place.
+    pub(super) fn resume(&mut self, host: u16, now: u64) {
+        for index in 0..self.loops.len() {
+            if self.loops[index].host == host && self.loops[index].run_at.take().is_some() {
+                self.run(index as u32, now);
+            }
+        }
+    }
+
+    /// A turn has run `entries`; returns how long it took.
+    pub(super) fn end_turn(&mut self, loop_index: u32, now: u64, entries: u64) -> u64 {
+        let mut cost = TURN_COST;
+        if entries > 0 {
+            let most = MOST_ENTRY_COST - LEAST_ENTRY_COST;
+            cost += entries.saturating_mul(LEAST_ENTRY_COST + self.turn_cost.below(most));
+        }
+        self.loops[loop_index as usize].busy_until = now + cost;
+        cost
+    }
+
+    /// Plans a turn for a deadline on the loop's own clock.
+    pub(super) fn run_at_deadline(&mut self, loop_index: u32, deadline: Instant) {
+        let clock = self.clocks[usize::from(self.host_of(loop_index))];
+        let local = deadline.since_origin().as_nanos() as u64;
+        self.run(loop_index, clock.true_time(local));
+    }
+}

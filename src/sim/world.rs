@@ -1,0 +1,991 @@
+//! The world: hosts on one virtual clock, scheduled by one thread.
+//!
+//! The world is no event loop. It takes the next event from the heap, sets the clock, and gives a turn to the loop that
+//! the event concerns. Loops are never nested, and no program code runs while the world's state is borrowed: what ends or
+//! starts loops is a command, carried out between turns.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::{Range, RangeInclusive};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use super::driver::{OP_NAMES, SimDriver};
+use super::host::{Crash, Host, HostInfo, Program};
+use super::kernel::{Kernel, START};
+use super::link::{Dist, Link, nanos};
+use super::log::{EventKind, EventLog, LogMode};
+use super::names::{Lookup, Zone};
+use super::net::{Network, Table, Wire};
+use super::panics;
+use super::report::Test;
+use super::rng::Streams;
+use super::run_state::RunState;
+use super::schedule::{Event, HostClock, Schedule};
+use super::settings::{Failure, FailureKind, Outcome, RunSettings};
+use super::sweep::{Environment, Report};
+use crate::driver::{Notify, OpId, Wait};
+use crate::rand::Rng;
+use crate::signal::SignalKind;
+use crate::sys::lock;
+use crate::{Builder, EventLoop};
+
+/// The error that a test returns.
+type BoxError = Box<dyn Error>;
+
+/// The host of the test itself.
+const TEST: u16 = 0;
+
+/// The state that the test's handle and the world share.
+pub(super) struct WorldState {
+    kernel: Rc<RefCell<Kernel>>,
+    run: RefCell<RunState>,
+    settings: RunSettings,
+    streams: Streams,
+    hosts: RefCell<Vec<HostInfo>>,
+    commands: RefCell<VecDeque<Command>>,
+    calls: RefCell<Table<Call>>,
+    /// How many generators the test has asked for.
+    rngs: Cell<u32>,
+    notified: Arc<Notified>,
+}
+
+/// A callback of the test.
+type Call = Box<dyn FnOnce(Sim)>;
+
+/// What the world does between turns.
+enum Command {
+    Start {
+        host: u16,
+    },
+    /// A loop of a host that has crashed is dropped.
+    Bury {
+        loop_index: u32,
+    },
+    /// The program of a loop has ended.
+    Ended {
+        loop_index: u32,
+        error: Option<String>,
+    },
+    Signal {
+        host: u16,
+        number: i32,
+    },
+}
+
+/// Wakes of loops from outside of their turns.
+struct Notified {
+    is_any: AtomicBool,
+    loops: Mutex<Vec<u32>>,
+    thread: ThreadId,
+    /// The name of a thread that is not the world's.
+    foreign: Mutex<Option<String>>,
+}
+
+struct LoopNotifier {
+    loop_index: u32,
+    notified: Arc<Notified>,
+}
+
+impl Notify for LoopNotifier {
+    fn notify(&self) {
+        let thread = std::thread::current();
+        if thread.id() != self.notified.thread {
+            let name = thread.name().unwrap_or("without a name").to_owned();
+            lock(&self.notified.foreign).get_or_insert(name);
+        }
+        lock(&self.notified.loops).push(self.loop_index);
+        self.notified.is_any.store(true, SeqCst);
+    }
+}
+
+/// The handle of a test on the world that it runs in: starts hosts, and brings faults about.
+///
+/// A host is named by the name that it was given. A method that names a host which does not exist panics.
+#[derive(Clone)]
+pub struct Sim {
+    state: Rc<WorldState>,
+}
+
+impl fmt::Debug for Sim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sim")
+            .field("seed", &self.state.settings.seed)
+            .field("now", &self.now())
+            .finish()
+    }
+}
+
+impl WorldState {
+    pub(super) fn with_clock(&self, host: u16, change: impl FnOnce(&mut HostClock)) {
+        if !self.settings.knobs.off.clock {
+            let mut kernel = self.kernel.borrow_mut();
+            change(&mut kernel.shared().schedule.clocks[usize::from(host)]);
+        }
+    }
+
+    pub(super) fn network<R>(&self, change: impl FnOnce(&mut Network) -> R) -> R {
+        let mut kernel = self.kernel.borrow_mut();
+        let result = change(&mut kernel.network);
+        kernel.distribute();
+        result
+    }
+
+    fn wire(&self, change: impl FnOnce(&mut Wire)) {
+        self.network(|network| {
+            if let Some(wire) = &mut network.wire {
+                change(wire);
+            }
+        });
+    }
+
+    fn note(&self, host: u16, kind: EventKind, text: impl Into<String>) {
+        self.wire(|wire| wire.log.note(wire.now, host, kind, text));
+    }
+
+    pub(super) fn add_programs(
+        &self,
+        host: u16,
+        programs: Vec<Rc<dyn Fn() -> Program>>,
+        configure: Rc<dyn Fn(Builder) -> Builder>,
+        may_fail: bool,
+    ) {
+        let info = &mut self.hosts.borrow_mut()[usize::from(host)];
+        (info.programs, info.configure, info.may_fail) = (programs, configure, may_fail);
+        if self.settings.knobs.hosts.is_none_or(|most| usize::from(host) <= most) {
+            self.commands.borrow_mut().push_back(Command::Start { host });
+        }
+    }
+
+    /// Adds a host to the network and to the zone.
+    fn add_host(&self, name: &str) -> u16 {
+        let mut kernel = self.kernel.borrow_mut();
+        let host = kernel.network.add_host();
+        let [high, low] = (host + 1).to_be_bytes();
+        let addrs = vec![
+            IpAddr::V4(Ipv4Addr::new(10, 0, high, low)),
+            IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, host + 1)),
+        ];
+        kernel.network.set_addrs(host, addrs.clone());
+        if let Some(wire) = &mut kernel.network.wire {
+            wire.log.name_host(host, name);
+        }
+        let shared = kernel.shared();
+        shared.zone.add(name, addrs);
+        shared.schedule.clocks.push(HostClock::default());
+        shared.entropy.push(self.streams.stream(&format!("app/{name}")));
+        drop(kernel);
+        self.hosts.borrow_mut().push(HostInfo {
+            name: name.to_owned(),
+            programs: Vec::new(),
+            configure: Rc::new(|builder| builder),
+            may_fail: false,
+            loops: Vec::new(),
+            running: 0,
+        });
+        host
+    }
+
+    /// The number of a host.
+    #[track_caller]
+    fn host(&self, name: &str) -> u16 {
+        let hosts = self.hosts.borrow();
+        let found = hosts.iter().position(|host| host.name == name);
+        match found {
+            Some(host) => host as u16,
+            None => panic!("there is no host '{name}'"),
+        }
+    }
+
+    fn fail(&self, failure: Failure) {
+        self.run.borrow_mut().fail(failure);
+    }
+
+    /// A panic: as the panic hook has recorded it, or at least its message.
+    fn fail_by_panic(&self, payload: &(dyn std::any::Any + Send)) {
+        let recorded = panics::take().into_iter().next();
+        self.fail(recorded.unwrap_or_else(|| Failure {
+            kind: FailureKind::Panic,
+            message: panics::message(payload),
+            location: None,
+            details: Vec::new(),
+        }));
+    }
+
+    /// Ends the process of a host, or its power: from now on its loops reach nothing.
+    fn crash(&self, host: u16, crash: Crash) {
+        let loops = {
+            let info = &mut self.hosts.borrow_mut()[usize::from(host)];
+            info.running = 0;
+            std::mem::take(&mut info.loops)
+        };
+        let mut kernel = self.kernel.borrow_mut();
+        for loop_index in &loops {
+            kernel.loops[*loop_index as usize].is_dead = true;
+            kernel.shared().schedule.end_loop(*loop_index);
+        }
+        match crash {
+            Crash::Process => kernel.network.end_process(host),
+            Crash::Power => kernel.network.power_off(host),
+        }
+        kernel.distribute();
+        drop(kernel);
+        let bury = |loop_index| Command::Bury { loop_index };
+        self.commands.borrow_mut().extend(loops.into_iter().map(bury));
+    }
+}
+
+impl Sim {
+    /// Adds a host. It has the addresses `10.x.x.x` and `fd00::x`, and can be looked up by its name.
+    ///
+    /// ```
+    /// # fn example(sim: windlass::sim::Sim) {
+    /// sim.host("server").start(|| async {
+    ///     let listener = windlass::net::TcpListener::bind("0.0.0.0:7000").await?;
+    ///     loop {
+    ///         let (stream, _) = listener.accept().await?;
+    ///         windlass::spawn(async move { stream.write_all("hello").await.0 });
+    ///     }
+    ///     # #[allow(unreachable_code)]
+    ///     Ok::<(), std::io::Error>(())
+    /// });
+    /// # }
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If there is a host with this name.
+    #[track_caller]
+    pub fn host(&self, name: &str) -> Host {
+        let is_taken = self.state.hosts.borrow().iter().any(|host| host.name == name);
+        assert!(!is_taken, "there is a host '{name}' already");
+        Host::new(self.state.clone(), self.state.add_host(name))
+    }
+
+    /// Sets the links between all hosts, except those set by [`link`](Sim::link).
+    pub fn links(&self, link: Link) {
+        self.state.wire(|wire| wire.set_default(link));
+    }
+
+    /// Sets the link from one host to another.
+    #[track_caller]
+    pub fn link(&self, from: &str, to: &str, link: Link) {
+        let (from, to) = (self.state.host(from), self.state.host(to));
+        self.state.wire(|wire| wire.set_link(from, to, link));
+    }
+
+    #[track_caller]
+    fn pairs<A: AsRef<str>, B: AsRef<str>>(
+        &self,
+        from: impl IntoIterator<Item = A>,
+        to: impl IntoIterator<Item = B>,
+    ) -> Vec<(u16, u16)> {
+        let from: Vec<u16> = from.into_iter().map(|name| self.state.host(name.as_ref())).collect();
+        let to: Vec<u16> = to.into_iter().map(|name| self.state.host(name.as_ref())).collect();
+        let pairs = from.iter().flat_map(|from| to.iter().map(|to| (*from, *to)));
+        pairs.collect()
+    }
+
+    fn describe_pairs(&self, pairs: &[(u16, u16)]) -> String {
+        let hosts = self.state.hosts.borrow();
+        let name = |host: u16| hosts[usize::from(host)].name.clone();
+        let pairs = pairs.iter().map(|(from, to)| format!("{}>{}", name(*from), name(*to)));
+        pairs.collect::<Vec<_>>().join(" ")
+    }
+
+    fn fault(&self, what: &str, pairs: &[(u16, u16)]) {
+        let text = format!("{what} {}", self.describe_pairs(pairs));
+        self.state.note(TEST, EventKind::Fault, text);
+    }
+
+    /// Cuts the links between the hosts of two groups, in both directions. Open connections stall: TCP sends again, with
+    /// longer and longer pauses, and after about 15 minutes reports a timeout.
+    #[track_caller]
+    pub fn cut<A: AsRef<str>, B: AsRef<str>>(
+        &self,
+        one: impl IntoIterator<Item = A>,
+        other: impl IntoIterator<Item = B>,
+    ) {
+        let pairs = self.pairs(one, other);
+        self.fault("cut", &pairs);
+        self.state.wire(|wire| {
+            for (from, to) in pairs {
+                wire.set_cut(from, to, true);
+                wire.set_cut(to, from, true);
+            }
+        });
+    }
+
+    /// Cuts the links from the hosts of one group to those of another, in this direction alone.
+    #[track_caller]
+    pub fn cut_one_way<A: AsRef<str>, B: AsRef<str>>(
+        &self,
+        from: impl IntoIterator<Item = A>,
+        to: impl IntoIterator<Item = B>,
+    ) {
+        let pairs = self.pairs(from, to);
+        self.fault("cut one way", &pairs);
+        self.state.wire(|wire| {
+            for (from, to) in pairs {
+                wire.set_cut(from, to, true);
+            }
+        });
+    }
+
+    /// Holds what the hosts of one group send to those of another: it arrives after [`release`](Sim::release), in order.
+    #[track_caller]
+    pub fn hold<A: AsRef<str>, B: AsRef<str>>(
+        &self,
+        from: impl IntoIterator<Item = A>,
+        to: impl IntoIterator<Item = B>,
+    ) {
+        let pairs = self.pairs(from, to);
+        self.fault("hold", &pairs);
+        self.state
+            .wire(|wire| pairs.into_iter().for_each(|(from, to)| wire.hold(from, to)));
+    }
+
+    /// Ends [`hold`](Sim::hold): what was held arrives now.
+    #[track_caller]
+    pub fn release<A: AsRef<str>, B: AsRef<str>>(
+        &self,
+        from: impl IntoIterator<Item = A>,
+        to: impl IntoIterator<Item = B>,
+    ) {
+        let pairs = self.pairs(from, to);
+        self.fault("release", &pairs);
+        self.state
+            .wire(|wire| pairs.into_iter().for_each(|(from, to)| wire.release(from, to)));
+    }
+
+    /// Multiplies the latency between the hosts of two groups, in both directions.
+    #[track_caller]
+    pub fn slow<A: AsRef<str>, B: AsRef<str>>(
+        &self,
+        one: impl IntoIterator<Item = A>,
+        other: impl IntoIterator<Item = B>,
+        factor: f64,
+    ) {
+        let pairs = self.pairs(one, other);
+        self.fault("slow", &pairs);
+        self.state.wire(|wire| {
+            for (from, to) in pairs {
+                wire.slow(from, to, factor);
+                wire.slow(to, from, factor);
+            }
+        });
+    }
+
+    /// Ends every cut, hold and slowdown.
+    pub fn heal(&self) {
+        self.state.note(TEST, EventKind::Fault, "heal");
+        self.state.wire(Wire::heal);
+    }
+
+    /// Resets every TCP connection between two hosts: both ends get `ECONNRESET`.
+    #[track_caller]
+    pub fn reset(&self, one: &str, other: &str) {
+        let (one, other) = (self.state.host(one), self.state.host(other));
+        self.fault("reset", &[(one, other)]);
+        if !self.state.settings.knobs.off.net {
+            self.state.network(|network| network.reset_between(one, other));
+        }
+    }
+
+    /// How long TCP sends again before a connection fails with `ETIMEDOUT`. By default 924.6 s, as on Linux.
+    pub fn tcp_timeout(&self, timeout: Duration) {
+        self.state.wire(|wire| wire.user_timeout = nanos(timeout));
+    }
+
+    /// How lookups of a name end from now on.
+    pub fn lookups(&self, name: &str, outcome: Lookup) {
+        self.state.kernel.borrow_mut().shared().zone.set_outcome(name, outcome);
+    }
+
+    /// How long lookups take from now on.
+    pub fn lookup_time(&self, time: Dist) {
+        self.state.kernel.borrow_mut().shared().zone.delay = time;
+    }
+
+    /// Ends a host's process, or its power. Its tasks are dropped without cleanup, and reach nobody. Nothing happens if it
+    /// does not run.
+    #[track_caller]
+    pub fn crash(&self, host: &str, crash: Crash) {
+        let number = self.state.host(host);
+        self.state.note(number, EventKind::Crash, format!("{crash:?}"));
+        self.state.crash(number, crash);
+    }
+
+    /// Starts a host again that has crashed or ended, with the same files. One that runs is killed first.
+    #[track_caller]
+    pub fn restart(&self, host: &str) {
+        let host = self.state.host(host);
+        self.state.note(host, EventKind::Restart, "");
+        self.state.crash(host, Crash::Process);
+        self.state.commands.borrow_mut().push_back(Command::Start { host });
+    }
+
+    /// Stops a host's process, as `SIGSTOP` does. Its kernel goes on: bytes arrive, and buffers fill up.
+    #[track_caller]
+    pub fn pause(&self, host: &str) {
+        let host = self.state.host(host);
+        self.state.note(host, EventKind::Pause, "");
+        self.state.kernel.borrow_mut().shared().schedule.clocks[usize::from(host)].is_paused = true;
+    }
+
+    /// Ends a [`pause`](Sim::pause).
+    #[track_caller]
+    pub fn resume(&self, host: &str) {
+        let host = self.state.host(host);
+        self.state.note(host, EventKind::Resume, "");
+        let mut kernel = self.state.kernel.borrow_mut();
+        let now = kernel.clock;
+        let schedule = &mut kernel.shared().schedule;
+        schedule.clocks[usize::from(host)].is_paused = false;
+        schedule.resume(host, now);
+    }
+
+    /// Sends a signal to a host. If nothing there listens to it, it ends the process, unless it is one that does nothing by
+    /// default.
+    #[track_caller]
+    pub fn signal(&self, host: &str, kind: SignalKind) {
+        let host = self.state.host(host);
+        let number = kind.as_raw();
+        self.state
+            .commands
+            .borrow_mut()
+            .push_back(Command::Signal { host, number });
+    }
+
+    /// Sets a host's wall clock forward by this many seconds, or back if it is negative.
+    #[track_caller]
+    pub fn jump_wall(&self, host: &str, seconds: f64) {
+        let host = self.state.host(host);
+        let by = (seconds * 1e9) as i64;
+        self.state
+            .wire(|wire| wire.log.record(wire.now, host, EventKind::WallJump, by as u64, 0));
+        self.state
+            .with_clock(host, |clock| clock.wall_offset = clock.wall_offset.saturating_add(by));
+    }
+
+    /// Calls `call` after this time, between the turns of all loops.
+    pub fn after(&self, delay: Duration, call: impl FnOnce(Sim) + 'static) {
+        let call = self.state.calls.borrow_mut().insert(Box::new(call));
+        let mut kernel = self.state.kernel.borrow_mut();
+        let at = kernel.clock.saturating_add(nanos(delay));
+        kernel.shared().schedule.push(at, Event::Call { call });
+    }
+
+    /// Awaits a result, for this time at most.
+    pub async fn within<T, E: Into<BoxError>>(
+        &self,
+        limit: Duration,
+        future: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, BoxError> {
+        match crate::time::timeout(limit, future).await {
+            Ok(result) => result.map_err(Into::into),
+            Err(_) => Err(format!("not done within {limit:?}").into()),
+        }
+    }
+
+    /// A size of the test, chosen by the seed. Shrinking makes it smaller.
+    ///
+    /// # Panics
+    ///
+    /// If the range is empty.
+    #[track_caller]
+    pub fn size(&self, name: &str, range: RangeInclusive<u64>) -> u64 {
+        self.state.run.borrow_mut().size(name, range)
+    }
+
+    /// A generator of random numbers for the test. Each call returns another one.
+    pub fn rng(&self) -> Rng {
+        let number = self.state.rngs.get();
+        self.state.rngs.set(number + 1);
+        self.state.run.borrow().rng(&number.to_string())
+    }
+
+    /// The time since the start of the run.
+    pub fn now(&self) -> Duration {
+        Duration::from_nanos(self.state.kernel.borrow().clock) - START
+    }
+
+    /// The seed of this run.
+    pub fn seed(&self) -> u64 {
+        self.state.settings.seed
+    }
+
+    /// Counts how often a state was met that a sweep should reach sometimes. The report of the sweep names those that were
+    /// never met.
+    pub fn sometimes(&self, name: &str, is_met: bool) {
+        self.state.run.borrow_mut().sometimes(name, is_met);
+        if is_met {
+            self.state.note(TEST, EventKind::Mark, name);
+        }
+    }
+
+    /// Writes a line to the timeline of the run.
+    pub fn log(&self, text: impl Into<String>) {
+        self.state.note(TEST, EventKind::Note, text);
+    }
+}
+
+/// The loops, which nothing but the world touches.
+struct World {
+    state: Rc<WorldState>,
+    loops: Vec<Option<EventLoop>>,
+    /// The result of the test, once it has ended.
+    result: Rc<RefCell<Option<Result<(), BoxError>>>>,
+    events: u64,
+}
+
+/// Runs a test with every seed of a range, and panics with a report if one fails.
+///
+/// The test starts hosts, brings faults about and returns; the world ends with it. A seed that fails is replayed with
+/// `WINDLASS_SIM_SEED=n`. `WINDLASS_SIM_SEEDS=n` runs more seeds, and `WINDLASS_SIM_JOBS=n` several at a time.
+///
+/// ```
+/// use windlass::net::{TcpListener, TcpStream};
+/// use windlass::sim;
+/// sim::sweep(0..10, |sim| async move {
+///     sim.host("server").start(|| async {
+///         let listener = TcpListener::bind("0.0.0.0:7000").await?;
+///         let (stream, _) = listener.accept().await?;
+///         stream.write_all("hello").await.0
+///     });
+///     let stream = TcpStream::connect("server:7000").await?;
+///     let (result, bytes) = stream.read_exact([0; 5]).await;
+///     result?;
+///     assert_eq!(&bytes, b"hello");
+///     Ok(())
+/// });
+/// ```
+///
+/// # Panics
+///
+/// If a seed fails or is not deterministic.
+#[track_caller]
+pub fn sweep<F>(seeds: Range<u64>, test: impl Fn(Sim) -> F + Sync) -> Report
+where
+    F: Future<Output = Result<(), BoxError>> + 'static,
+{
+    let name = Test::current(std::any::type_name_of_val(&test));
+    let environment = Environment::read().unwrap_or_else(|error| panic!("{error}"));
+    let run = |settings: &RunSettings| run_once(settings, &test);
+    match super::sweep::sweep(seeds, &environment, &name, &run) {
+        Ok(report) => report,
+        Err(failed) => panic!("{failed}"),
+    }
+}
+
+/// Runs a test with one seed: see [`sweep`].
+///
+/// # Panics
+///
+/// If it fails or is not deterministic.
+#[track_caller]
+pub fn run<F>(seed: u64, test: impl Fn(Sim) -> F + Sync) -> Report
+where
+    F: Future<Output = Result<(), BoxError>> + 'static,
+{
+    sweep(seed..seed + 1, test)
+}
+
+/// Runs a test once: a function of the settings alone.
+pub(crate) fn run_once<F>(settings: &RunSettings, body: impl FnOnce(Sim) -> F) -> Outcome
+where
+    F: Future<Output = Result<(), BoxError>> + 'static,
+{
+    let mut world = World::new(settings);
+    world.run(body);
+    world.close()
+}
+
+impl World {
+    fn new(settings: &RunSettings) -> World {
+        let mut run = RunState::new(settings);
+        let (streams, knobs) = (run.streams, &settings.knobs);
+        // The network writes it; it returns for the outcome.
+        let mut log = std::mem::replace(&mut run.log, EventLog::new(LogMode::Tail));
+        log.name_ops(OP_NAMES);
+        let mut wire = Wire::new(streams, log);
+        wire.restrict(knobs.constant_latency, knobs.fixed_buffers, knobs.off.net);
+        let schedule = Schedule::new(streams.stream("tie"), knobs.fifo_ties, streams.stream("turn"));
+        let zone = Zone::new(streams.stream("names"));
+        let kernel = Kernel::world(wire, schedule, zone, streams.stream("jobs"));
+        let state = Rc::new(WorldState {
+            kernel: Rc::new(RefCell::new(kernel)),
+            run: RefCell::new(run),
+            settings: settings.clone(),
+            streams,
+            hosts: RefCell::default(),
+            commands: RefCell::default(),
+            calls: RefCell::default(),
+            rngs: Cell::new(0),
+            notified: Arc::new(Notified {
+                is_any: AtomicBool::new(false),
+                loops: Mutex::default(),
+                thread: std::thread::current().id(),
+                foreign: Mutex::default(),
+            }),
+        });
+        state.add_host("sim");
+        World {
+            state,
+            loops: Vec::new(),
+            result: Rc::default(),
+            events: 0,
+        }
+    }
+
+    fn run<F>(&mut self, body: impl FnOnce(Sim) -> F)
+    where
+        F: Future<Output = Result<(), BoxError>> + 'static,
+    {
+        let sim = Sim {
+            state: self.state.clone(),
+        };
+        let result = self.result.clone();
+        let state = self.state.clone();
+        let body = match catch_unwind(AssertUnwindSafe(|| body(sim))) {
+            Ok(body) => body,
+            Err(payload) => return self.state.fail_by_panic(&*payload),
+        };
+        let test = async move {
+            if let Some(ended) = guarded(&state, body).await {
+                result.replace(Some(ended));
+            }
+        };
+        if let Err(error) = self.add_loop(TEST, &|builder| builder, Box::pin(test)) {
+            return self.state.fail(error_failure(format!("the test's loop: {error}")));
+        }
+        while self.result.borrow().is_none() && !self.state.run.borrow().has_failed() {
+            self.step();
+        }
+    }
+
+    /// Makes a loop on a host that runs this future.
+    fn add_loop(
+        &mut self,
+        host: u16,
+        configure: &dyn Fn(Builder) -> Builder,
+        future: std::pin::Pin<Box<dyn Future<Output = ()>>>,
+    ) -> std::io::Result<u32> {
+        let loop_index = self.state.kernel.borrow_mut().add_loop(host);
+        self.loops.push(None);
+        let notified = self.state.notified.clone();
+        let notifier = Arc::new(LoopNotifier { loop_index, notified });
+        let driver = SimDriver::in_world(&self.state.kernel, host, loop_index, notifier);
+        let event_loop = configure(Builder::new()).with_driver(Box::new(driver)).build()?;
+        let state = self.state.clone();
+        event_loop.set_exception_handler(move |exception| match exception.panic_payload() {
+            Some(payload) => state.fail_by_panic(payload),
+            None => state.note(host, EventKind::Note, exception.to_string()),
+        });
+        drop(event_loop.spawn(future));
+        self.loops[loop_index as usize] = Some(event_loop);
+        let mut kernel = self.state.kernel.borrow_mut();
+        let now = kernel.clock;
+        kernel.shared().schedule.run(loop_index, now);
+        Ok(loop_index)
+    }
+
+    /// Carries out the next event.
+    fn step(&mut self) {
+        let next = self.state.kernel.borrow_mut().shared().schedule.pop();
+        let Some((at, event)) = next else {
+            return self.state.fail(self.deadlock());
+        };
+        self.events += 1;
+        let limits = &self.state.settings;
+        let elapsed = Duration::from_nanos(at).saturating_sub(START);
+        if elapsed > limits.time_limit || self.events > limits.event_limit {
+            let message = match elapsed > limits.time_limit {
+                true => format!("the test has not ended after {:?} of virtual time", limits.time_limit),
+                false => format!("the test has not ended after {} events", limits.event_limit),
+            };
+            return self.state.fail(Failure {
+                kind: FailureKind::Limit,
+                message,
+                location: None,
+                details: self.dumps(),
+            });
+        }
+        self.state.kernel.borrow_mut().set_clock(at);
+        match event {
+            Event::Run { loop_index } => {
+                let begins = self
+                    .state
+                    .kernel
+                    .borrow_mut()
+                    .shared()
+                    .schedule
+                    .begin_turn(loop_index, at);
+                if begins {
+                    self.turn(loop_index);
+                }
+            }
+            Event::Net(event) => self.state.network(|network| network.happen(event)),
+            Event::Job { job } => self.run_job(job),
+            Event::Op {
+                loop_index,
+                slot,
+                serial,
+            } => {
+                let mut kernel = self.state.kernel.borrow_mut();
+                if kernel.loops[loop_index as usize].due(slot, OpId::from_u64(serial)) {
+                    kernel.shared().schedule.run(loop_index, at);
+                }
+            }
+            Event::Call { call } => {
+                let call = self.state.calls.borrow_mut().remove(call);
+                let sim = Sim {
+                    state: self.state.clone(),
+                };
+                if let Some(call) = call
+                    && let Err(payload) = catch_unwind(AssertUnwindSafe(|| call(sim)))
+                {
+                    self.state.fail_by_panic(&*payload);
+                }
+            }
+        }
+        self.carry_out_commands();
+        self.collect_notifications();
+    }
+
+    fn turn(&mut self, loop_index: u32) {
+        let Some(event_loop) = &self.loops[loop_index as usize] else {
+            return;
+        };
+        let before = event_loop.core().counters.ran.get();
+        let result = event_loop.turn_nowait().and_then(|()| event_loop.flush());
+        if let Err(error) = result {
+            return self.state.fail(error_failure(format!("a loop failed: {error}")));
+        }
+        let entries = event_loop.core().counters.ran.get() - before;
+        let wait = event_loop.core().next_wait();
+        let mut kernel = self.state.kernel.borrow_mut();
+        let now = kernel.clock;
+        let is_pending = kernel.loops[loop_index as usize].has_pending();
+        let schedule = &mut kernel.shared().schedule;
+        let cost = schedule.end_turn(loop_index, now, entries);
+        let host = schedule.host_of(loop_index);
+        match wait {
+            _ if is_pending => schedule.run(loop_index, now),
+            Wait::No | Wait::Poll => schedule.run(loop_index, now),
+            Wait::Until(deadline) => schedule.run_at_deadline(loop_index, deadline),
+            Wait::Forever => {}
+        }
+        if let Some(wire) = &mut kernel.network.wire {
+            wire.log.record(now, host, EventKind::Turn, entries, cost);
+        }
+    }
+
+    fn run_job(&mut self, job: u32) {
+        let mut kernel = self.state.kernel.borrow_mut();
+        let Some((loop_index, work)) = kernel.shared().jobs.remove(job) else {
+            return;
+        };
+        let is_dead = kernel.shared().schedule.is_dead(loop_index);
+        let (now, host) = (kernel.clock, kernel.shared().schedule.host_of(loop_index));
+        if let Some(wire) = &mut kernel.network.wire {
+            wire.log.record(now, host, EventKind::Job, job.into(), 0);
+        }
+        drop(kernel);
+        match is_dead {
+            true => drop(work),
+            false => work(),
+        }
+    }
+
+    fn carry_out_commands(&mut self) {
+        loop {
+            let Some(command) = self.state.commands.borrow_mut().pop_front() else {
+                return;
+            };
+            match command {
+                Command::Start { host } => self.start(host),
+                Command::Bury { loop_index } => {
+                    if let Some(event_loop) = self.loops[loop_index as usize].take() {
+                        event_loop.abandon();
+                    }
+                }
+                Command::Ended { loop_index, error } => self.ended(loop_index, error),
+                Command::Signal { host, number } => self.signal(host, number),
+            }
+        }
+    }
+
+    fn start(&mut self, host: u16) {
+        let (programs, configure) = {
+            let info = &self.state.hosts.borrow()[usize::from(host)];
+            (info.programs.clone(), info.configure.clone())
+        };
+        self.state.network(|network| network.power_on(host));
+        for program in programs {
+            let state = self.state.clone();
+            let loop_index = self.loops.len() as u32;
+            let future = async move {
+                let program = guarded(&state, async move { program().await }).await;
+                if let Some(error) = program {
+                    let mut commands = state.commands.borrow_mut();
+                    commands.push_back(Command::Ended { loop_index, error });
+                }
+            };
+            match self.add_loop(host, &*configure, Box::pin(future)) {
+                Ok(loop_index) => {
+                    let info = &mut self.state.hosts.borrow_mut()[usize::from(host)];
+                    info.loops.push(loop_index);
+                    info.running += 1;
+                }
+                Err(error) => self.state.fail(error_failure(format!("a host's loop: {error}"))),
+            }
+        }
+    }
+
+    /// The program of a loop has ended; with the last one, the process ends.
+    fn ended(&mut self, loop_index: u32, error: Option<String>) {
+        let found = {
+            let mut hosts = self.state.hosts.borrow_mut();
+            let found = hosts.iter().position(|host| host.loops.contains(&loop_index));
+            found.map(|host| {
+                let info = &mut hosts[host];
+                info.running -= 1;
+                (host as u16, info.running, info.may_fail, info.name.clone())
+            })
+        };
+        let Some((host, running, may_fail, name)) = found else {
+            return;
+        };
+        match error {
+            Some(error) if may_fail => self.state.note(host, EventKind::Note, format!("ended: {error}")),
+            Some(error) => self.state.fail(error_failure(format!("host {name}: {error}"))),
+            None => {}
+        }
+        if running == 0 {
+            self.state.crash(host, Crash::Process);
+        }
+    }
+
+    fn signal(&mut self, host: u16, number: i32) {
+        self.state
+            .wire(|wire| wire.log.record(wire.now, host, EventKind::Signal, number as u64, 0));
+        let loops = self.state.hosts.borrow()[usize::from(host)].loops.clone();
+        let mut is_heard = false;
+        for loop_index in &loops {
+            if let Some(event_loop) = &self.loops[*loop_index as usize] {
+                is_heard |= event_loop.core().deliver_signal(number);
+                let mut kernel = self.state.kernel.borrow_mut();
+                let now = kernel.clock;
+                kernel.shared().schedule.run(*loop_index, now);
+            }
+        }
+        if !is_heard && !crate::sys::is_ignored_by_default(number) {
+            self.state.note(host, EventKind::Crash, format!("signal {number}"));
+            self.state.crash(host, Crash::Process);
+        }
+    }
+
+    /// Plans turns for loops that were woken from outside of their turns.
+    fn collect_notifications(&mut self) {
+        let notified = &self.state.notified;
+        if !notified.is_any.swap(false, SeqCst) {
+            return;
+        }
+        if let Some(name) = lock(&notified.foreign).take() {
+            self.state.fail(Failure {
+                kind: FailureKind::Misuse,
+                message: format!(
+                    "the thread '{name}' woke a loop of the simulation, which cannot order it: use spawn_blocking or a host"
+                ),
+                location: None,
+                details: Vec::new(),
+            });
+        }
+        let mut kernel = self.state.kernel.borrow_mut();
+        let now = kernel.clock;
+        for loop_index in lock(&notified.loops).drain(..) {
+            kernel.shared().schedule.run(loop_index, now);
+        }
+    }
+
+    fn deadlock(&self) -> Failure {
+        Failure {
+            kind: FailureKind::Deadlock,
+            message: "deadlock: no event is left, and the test has not ended".to_owned(),
+            location: None,
+            details: self.dumps(),
+        }
+    }
+
+    /// What every loop is waiting for.
+    fn dumps(&self) -> Vec<String> {
+        let mut dumps = Vec::new();
+        for (index, event_loop) in self.loops.iter().enumerate() {
+            let Some(event_loop) = event_loop else { continue };
+            let host = self.state.kernel.borrow_mut().shared().schedule.host_of(index as u32);
+            let name = self.state.hosts.borrow()[usize::from(host)].name.clone();
+            dumps.push(format!("loop {index} on {name}:"));
+            dumps.extend(event_loop.dump().to_string().lines().map(str::to_owned));
+        }
+        dumps
+    }
+
+    /// Ends the run: all hosts crash, the test's own loop last.
+    fn close(mut self) -> Outcome {
+        if let Some(Err(error)) = self.result.take() {
+            self.state.fail(error_failure(error.to_string()));
+        }
+        let elapsed = Duration::from_nanos(self.state.kernel.borrow().clock) - START;
+        for ops in &mut self.state.kernel.borrow_mut().loops {
+            ops.is_dead = true;
+        }
+        for event_loop in self.loops.drain(..).rev().flatten() {
+            event_loop.abandon();
+        }
+        let jobs = std::mem::take(&mut self.state.kernel.borrow_mut().shared().jobs);
+        drop(jobs);
+        let calls = self.state.calls.take();
+        drop(calls);
+        let hosts = self.state.hosts.take();
+        let started = hosts.iter().filter(|host| !host.programs.is_empty()).count();
+        drop(hosts);
+        self.state.commands.take();
+        let wire = self.state.kernel.borrow_mut().network.wire.take();
+        let ended = RunState::new(&self.state.settings);
+        let mut run = self.state.run.replace(ended);
+        run.log = wire.expect("the world has wires").log;
+        run.into_outcome(elapsed, started)
+    }
+}
+
+/// Awaits a future; `None` if it panics, which fails the run.
+async fn guarded<F: Future>(state: &WorldState, future: F) -> Option<F::Output> {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+        Ok(poll) => poll.map(Some),
+        Err(payload) => {
+            state.fail_by_panic(&*payload);
+            Poll::Ready(None)
+        }
+    })
+    .await
+}
+
+fn error_failure(message: String) -> Failure {
+    Failure {
+        kind: FailureKind::Error,
+        message,
+        location: None,
+        details: Vec::new(),
+    }
+}
