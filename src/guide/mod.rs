@@ -48,7 +48,7 @@ pub mod blocking {}
 
 #[doc = include_str!("links.md")]
 #[doc = include_str!("../../docs/guide/threads.md")]
-#[doc = "---\n\nReference: [`LoopHandle`](crate::LoopHandle), [`sync::thread`](crate::sync::thread), [`net::TcpBuilder`](crate::net::TcpBuilder)"]
+#[doc = "---\n\nReference: [`LoopHandle`](crate::LoopHandle), [`LoopThread`](crate::LoopThread), [`sync::thread`](crate::sync::thread), [`net::TcpBuilder`](crate::net::TcpBuilder)"]
 pub mod threads {}
 
 #[doc = include_str!("links.md")]
