@@ -338,6 +338,9 @@ pub enum MissedTicks {
     Skip,
 }
 
+/// tokio's name of [`MissedTicks`].
+pub type MissedTickBehavior = MissedTicks;
+
 /// Creates an interval whose first tick is due now, and the following ones every `period`.
 ///
 /// ```
@@ -385,6 +388,51 @@ impl Interval {
     pub fn missed_ticks(mut self, missed: MissedTicks) -> Interval {
         self.missed = missed;
         self
+    }
+
+    /// Sets the behavior after missed ticks, with tokio's name.
+    pub fn set_missed_tick_behavior(&mut self, behavior: MissedTickBehavior) {
+        self.missed = behavior;
+    }
+
+    /// The behavior after missed ticks.
+    pub fn missed_tick_behavior(&self) -> MissedTickBehavior {
+        self.missed
+    }
+
+    /// Makes the next tick due one period from now.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use windlass::time::{Instant, MissedTickBehavior, interval};
+    /// windlass::run(async {
+    ///     let mut interval = interval(Duration::from_millis(2));
+    ///     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ///     interval.tick().await;
+    ///     interval.reset();
+    ///     let reset = Instant::now();
+    ///     interval.tick().await;
+    ///     assert!(reset.elapsed() >= Duration::from_millis(1));
+    /// })?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn reset(&mut self) {
+        self.reset_after(self.period);
+    }
+
+    /// Makes the next tick due now.
+    pub fn reset_immediately(&mut self) {
+        self.reset_at(Instant::now());
+    }
+
+    /// Makes the next tick due after `delay`.
+    pub fn reset_after(&mut self, delay: Duration) {
+        self.reset_at(Instant::now() + delay);
+    }
+
+    /// Makes the next tick due at `deadline`. The following ones are due every period from there.
+    pub fn reset_at(&mut self, deadline: Instant) {
+        self.next = deadline;
     }
 
     /// Waits for the next tick and returns when it was due, which may be in the past. Cancel-safe: no tick is lost.

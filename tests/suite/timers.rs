@@ -478,3 +478,33 @@ fn timer_callbacks_can_set_and_cancel_timers() {
         });
     });
 }
+
+#[test]
+fn an_interval_can_be_reset() {
+    let event_loop = windlass::Builder::new()
+        .driver(windlass::DriverChoice::Null)
+        .build()
+        .expect("a loop");
+    // On a virtual clock, each tick is due at an exact time.
+    let ticked = event_loop.run_until_complete(async {
+        let start = windlass::time::Instant::now();
+        let ms = std::time::Duration::from_millis;
+        let mut interval = windlass::time::interval(ms(10));
+        let mut ticks = Vec::new();
+        ticks.push(interval.tick().await - start);
+        windlass::time::sleep(ms(4)).await;
+        interval.reset();
+        ticks.push(interval.tick().await - start);
+        interval.reset_after(ms(3));
+        ticks.push(interval.tick().await - start);
+        ticks.push(interval.tick().await - start);
+        interval.reset_immediately();
+        ticks.push(interval.tick().await - start);
+        interval.reset_at(start + ms(100));
+        ticks.push(interval.tick().await - start);
+        ticks.push(interval.tick().await - start);
+        ticks
+    });
+    let expected = [0, 14, 17, 27, 27, 100, 110].map(std::time::Duration::from_millis);
+    assert_eq!(ticked.expect("the loop runs"), expected);
+}

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 
 use super::super::error::{Closed, SendError, TryRecvError, TrySendError};
 use super::super::permits::{Acquire, Denied, Permits};
@@ -248,6 +249,30 @@ impl<T> Receiver<T> {
     #[track_caller]
     pub fn recv_blocking(&self) -> Result<T, Closed> {
         park::wait(self.recv())
+    }
+
+    /// As [`recv_blocking`](Receiver::recv_blocking), for at most `timeout`, with the name of std's method. Returns
+    /// [`TryRecvError::Empty`] if no item came in time. In async code, use `timeout(duration, receiver.recv())`, which
+    /// loses no item.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use windlass::sync::{TryRecvError, thread};
+    /// let (sender, receiver) = thread::channel(1);
+    /// assert_eq!(receiver.recv_timeout(Duration::from_millis(1)), Err(TryRecvError::Empty));
+    /// sender.try_send(7).unwrap();
+    /// assert_eq!(receiver.recv_timeout(Duration::from_secs(1)), Ok(7));
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// On a thread that runs a loop.
+    #[track_caller]
+    pub fn recv_timeout(&self, timeout: Duration) -> Result<T, TryRecvError> {
+        match park::wait_timeout(timeout, self.recv()) {
+            Some(received) => received.map_err(TryRecvError::from),
+            None => Err(TryRecvError::Empty),
+        }
     }
 
     /// Closes the channel: waiting senders get their items back. Items in the channel can still be received.

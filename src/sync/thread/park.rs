@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::event_loop::core::LoopCore;
 use crate::sync::loom_shim::{Condvar, Mutex};
@@ -47,11 +47,19 @@ impl Wake for Parker {
 /// Blocks this thread until the future completes. Panics if the thread runs a loop.
 #[track_caller]
 pub(super) fn wait<F: Future>(future: F) -> F::Output {
+    wait_timeout(Duration::MAX, future).expect("there is no deadline")
+}
+
+/// As [`wait`], for at most `timeout`: `None` if the future has not completed then.
+#[track_caller]
+pub(super) fn wait_timeout<F: Future>(timeout: Duration, future: F) -> Option<F::Output> {
     assert!(
         LoopCore::try_current().is_none(),
         "a blocking wait on a thread that runs a loop would block the loop: await instead"
     );
-    wait_until(None, future).expect("there is no deadline")
+    // A deadline beyond the range of the clock means forever.
+    let deadline = (timeout < Duration::MAX).then(|| Instant::now().checked_add(timeout));
+    wait_until(deadline.flatten(), future)
 }
 
 /// Blocks this thread until the future completes; `None` if the deadline passes first.
