@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::sim::rng::Rng;
 
-/// A plan of faults for `Sim::chaos`: which kinds, how often, and what is spared.
+/// A plan of faults for [`Sim::chaos`](crate::sim::Sim::chaos): which kinds, how often, and what is spared.
 ///
 /// ```
 /// use std::time::Duration;
@@ -253,6 +253,11 @@ impl Episode {
 }
 
 impl Fault {
+    /// The host that the fault is about, if it is one.
+    pub(crate) fn host(&self) -> Option<&str> {
+        self.slot().1
+    }
+
     /// The setting that the fault changes. Two episodes that change the same one never overlap, so that the end of one
     /// does not end the other.
     fn slot(&self) -> (u8, Option<&str>) {

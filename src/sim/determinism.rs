@@ -33,7 +33,7 @@ pub(crate) struct Event {
     pub(crate) lines: [String; 2],
     /// The last equal event.
     pub(crate) before: Option<String>,
-    /// Name and spawn location of the task in each run, if a task was running.
+    /// Name and spawn location of the task that was the last to run on the host, in each run.
     pub(crate) tasks: [Option<String>; 2],
     pub(crate) host: Option<String>,
 }
@@ -118,10 +118,14 @@ fn compare(one: &EventLog, two: &EventLog) -> Option<Difference> {
         Some((_, record)) => logs[run].line_of(record),
         None => "the run had ended".to_owned(),
     });
-    let tasks = [0, 1].map(|run| {
-        records[run]
-            .and_then(|(_, record)| logs[run].task(record))
-            .map(str::to_owned)
+    // The network carries an operation out after the turn in which a task has started it.
+    let tasks = [(0, &ones), (1, &twos)].map(|(run, all)| {
+        let host = records[run]?.1.host;
+        let until_then = all[..=at].iter().rev().map(|(_, record)| record);
+        let started = until_then
+            .filter(|record| record.host == host)
+            .find(|record| record.task != 0)?;
+        logs[run].task(started).map(str::to_owned)
     });
     let host = records
         .iter()

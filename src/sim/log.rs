@@ -178,6 +178,8 @@ pub(crate) struct EventLog {
     records: Vec<Record>,
     checkpoints: Vec<u64>,
     texts: VecDeque<Text>,
+    /// The time that is printed as zero.
+    origin_ns: u64,
     /// Names by number.
     hosts: Vec<String>,
     /// Names of operation and control kinds, for printing.
@@ -195,10 +197,16 @@ impl EventLog {
             records: Vec::new(),
             checkpoints: Vec::new(),
             texts: VecDeque::new(),
+            origin_ns: 0,
             hosts: Vec::new(),
             op_names: &[],
             tasks: BTreeMap::new(),
         }
+    }
+
+    /// The time that the timeline prints as zero.
+    pub(crate) fn set_origin(&mut self, origin_ns: u64) {
+        self.origin_ns = origin_ns;
     }
 
     /// Gives a host its name in the timeline. Part of the hash.
@@ -334,7 +342,7 @@ impl EventLog {
         let _ = write!(
             line,
             "{:>14}  {:<8} ",
-            Seconds(record.at_ns),
+            Seconds(record.at_ns.saturating_sub(self.origin_ns)),
             self.host_name(record.host)
         );
         if record.task != 0 {
@@ -349,6 +357,7 @@ impl EventLog {
     fn write_event(&self, out: &mut String, record: &Record, text: Option<&str>) {
         let (name, a, b) = record.kind.parts();
         match text {
+            Some("") => out.push_str(name),
             // The text of a note says it all.
             Some(text) if record.kind == EventKind::Note => out.push_str(text),
             Some(text) => {
@@ -395,25 +404,21 @@ impl EventLog {
         Ok(())
     }
 
-    /// The last lines of the timeline that say something to a reader of a failure: events with a text, and the
-    /// network's and disk's. If there are none, the last of all.
+    /// The end of the timeline for a reader of a failure: the last events with a text, and the very last of all kinds.
     pub(crate) fn last_lines(&self, count: usize) -> Vec<String> {
-        let mut lines: VecDeque<String> = VecDeque::new();
-        for told_only in [true, false] {
-            for (_, record, text) in self.entries() {
-                if told_only && text.is_none() {
-                    continue;
-                }
-                if lines.len() == count {
-                    lines.pop_front();
-                }
-                lines.push_back(self.line(record, text));
-            }
-            if !lines.is_empty() {
-                break;
+        let texts = self.entries().filter(|(.., text)| text.is_some()).count();
+        let from_text = texts.saturating_sub(count);
+        let from_index = self.len.saturating_sub(count as u64 / 2);
+        let mut lines = Vec::new();
+        let mut text_number = 0;
+        for (index, record, text) in self.entries() {
+            let is_late_text = text.is_some() && text_number >= from_text;
+            text_number += usize::from(text.is_some());
+            if is_late_text || index >= from_index {
+                lines.push(self.line(record, text));
             }
         }
-        lines.into()
+        lines
     }
 
     /// The kept records as a trace for Perfetto or `chrome://tracing`: a process per host, a thread per task.
@@ -437,7 +442,7 @@ impl EventLog {
                 out,
                 "{{\"name\":{},\"cat\":\"sim\",\"ph\":\"{phase}\",\"ts\":{},\"pid\":{},\"tid\":{}",
                 Json(record.kind.name()),
-                Micros(record.at_ns),
+                Micros(record.at_ns.saturating_sub(self.origin_ns)),
                 record.host,
                 record.task,
             )?;
@@ -585,17 +590,18 @@ mod tests {
         log.name_host(0, "sim");
         log.name_host(1, "b");
         log.name_ops(&["read", "write"]);
+        log.set_origin(500_000);
         log.append(Record {
-            at_ns: 1_000_000,
+            at_ns: 1_500_000,
             host: 0,
             kind: EventKind::Send,
             task: 12,
             a: 1,
             b: 64,
         });
-        log.record(1_500_000, 1, EventKind::Complete, 1, -104i64 as u64);
-        log.note(40_001_000_000, 1, EventKind::Crash, "power");
-        log.note(41_000_000_000, 0, EventKind::Note, "put 40 \"answered\"");
+        log.record(2_000_000, 1, EventKind::Complete, 1, -104i64 as u64);
+        log.note(40_001_500_000, 1, EventKind::Crash, "power");
+        log.note(41_000_500_000, 0, EventKind::Note, "put 40 \"answered\"");
         let mut text = Vec::new();
         log.write_timeline(&mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
@@ -606,7 +612,8 @@ mod tests {
              \x20    40.001000  b               crash: power\n\
              \x20    41.000000  sim             put 40 \"answered\"\n"
         );
-        let last = log.last_lines(10);
+        assert_eq!(log.last_lines(10).len(), 4);
+        let last = log.last_lines(2);
         assert_eq!(last.len(), 2);
         assert!(last[0].ends_with("crash: power"));
         let mut json = Vec::new();

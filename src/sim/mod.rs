@@ -25,6 +25,8 @@ mod determinism;
 #[allow(dead_code, reason = "used by plans of faults and by disks of hosts")]
 pub(crate) mod disk;
 mod driver;
+#[cfg(feature = "sim")]
+mod episodes;
 #[cfg(unix)]
 #[allow(dead_code, reason = "used by plans of faults and by disks of hosts")]
 pub(crate) mod files;
@@ -43,7 +45,6 @@ mod panics;
 mod report;
 pub(crate) mod rng;
 #[cfg(feature = "sim")]
-#[allow(dead_code, reason = "used by plans of faults and by disks of hosts")]
 mod run_state;
 mod schedule;
 #[cfg(feature = "sim")]
@@ -75,4 +76,4 @@ pub use self::names::Lookup;
 #[cfg(feature = "sim")]
 pub use self::sweep::{Failed, Report};
 #[cfg(feature = "sim")]
-pub use self::world::{Sim, run, sweep};
+pub use self::world::{Sim, run, sweep, try_sweep};

@@ -215,7 +215,7 @@ pub(crate) fn nondeterminism(test: &Test, settings: &RunSettings, difference: &D
                 [Some(task), _] | [None, Some(task)] => {
                     let _ = writeln!(text, "  task:    {}", task.trim_end_matches(','));
                 }
-                [None, None] => text += "  task:    none was running\n",
+                [None, None] => text += "  task:    none has run shortly before\n",
             }
         }
         None => text.push_str("  the runs that followed did not differ: the exact event is not known\n"),

@@ -20,6 +20,7 @@ use std::thread::ThreadId;
 use std::time::Duration;
 
 use super::driver::{OP_NAMES, SimDriver};
+use super::episodes::Episodes;
 use super::host::{Crash, Host, HostInfo, Program};
 use super::kernel::{Kernel, START};
 use super::link::{Dist, Link, nanos};
@@ -32,7 +33,7 @@ use super::rng::Streams;
 use super::run_state::RunState;
 use super::schedule::{Event, HostClock, Schedule};
 use super::settings::{Failure, FailureKind, Outcome, RunSettings};
-use super::sweep::{Environment, Report};
+use super::sweep::{Environment, Failed, Report};
 use crate::driver::{Notify, OpId, Wait};
 use crate::rand::Rng;
 use crate::signal::SignalKind;
@@ -48,7 +49,8 @@ const TEST: u16 = 0;
 /// The state that the test's handle and the world share.
 pub(super) struct WorldState {
     kernel: Rc<RefCell<Kernel>>,
-    run: RefCell<RunState>,
+    pub(super) run: RefCell<RunState>,
+    pub(super) episodes: RefCell<Episodes>,
     settings: RunSettings,
     streams: Streams,
     hosts: RefCell<Vec<HostInfo>>,
@@ -113,7 +115,7 @@ impl Notify for LoopNotifier {
 /// A host is named by the name that it was given. A method that names a host which does not exist panics.
 #[derive(Clone)]
 pub struct Sim {
-    state: Rc<WorldState>,
+    pub(super) state: Rc<WorldState>,
 }
 
 impl fmt::Debug for Sim {
@@ -204,6 +206,54 @@ impl WorldState {
             Some(host) => host as u16,
             None => panic!("there is no host '{name}'"),
         }
+    }
+
+    /// The hosts that have a program, by name.
+    pub(super) fn program_hosts(&self) -> Vec<String> {
+        let hosts = self.hosts.borrow();
+        let hosts = hosts.iter().filter(|host| !host.programs.is_empty());
+        hosts.map(|host| host.name.clone()).collect()
+    }
+
+    pub(super) fn is_running(&self, host: &str) -> bool {
+        let host = self.host(host);
+        self.hosts.borrow()[usize::from(host)].running > 0
+    }
+
+    pub(super) fn is_paused(&self, host: &str) -> bool {
+        let host = self.host(host);
+        self.kernel.borrow_mut().shared().schedule.clocks[usize::from(host)].is_paused
+    }
+
+    pub(super) fn set_wall_offset(&self, host: &str, offset_ns: i64) {
+        self.with_clock(self.host(host), |clock| clock.wall_offset = offset_ns);
+    }
+
+    pub(super) fn note_fault(&self, text: &str) {
+        self.note(TEST, EventKind::Fault, text);
+    }
+
+    /// The rates of faults on all links between hosts, except those of the test's own host.
+    pub(super) fn set_lossy(&self, loss: f64, duplicate: f64, reorder: f64) {
+        self.wire(|wire| wire.set_lossy(loss, duplicate, reorder));
+    }
+
+    /// Ends a cut.
+    pub(super) fn mend(&self, from: &[String], to: &[String], both_ways: bool) {
+        for (from, to) in from.iter().flat_map(|from| to.iter().map(move |to| (from, to))) {
+            let (from, to) = (self.host(from), self.host(to));
+            self.wire(|wire| {
+                wire.set_cut(from, to, false);
+                if both_ways {
+                    wire.set_cut(to, from, false);
+                }
+            });
+        }
+    }
+
+    /// No link has faults any more.
+    pub(super) fn calm_network(&self) {
+        self.wire(Wire::calm);
     }
 
     fn fail(&self, failure: Failure) {
@@ -578,13 +628,36 @@ pub fn sweep<F>(seeds: Range<u64>, test: impl Fn(Sim) -> F + Sync) -> Report
 where
     F: Future<Output = Result<(), BoxError>> + 'static,
 {
-    let name = Test::current(std::any::type_name_of_val(&test));
-    let environment = Environment::read().unwrap_or_else(|error| panic!("{error}"));
-    let run = |settings: &RunSettings| run_once(settings, &test);
-    match super::sweep::sweep(seeds, &environment, &name, &run) {
+    match try_sweep(seeds, test) {
         Ok(report) => report,
         Err(failed) => panic!("{failed}"),
     }
+}
+
+/// As [`sweep`], with the report of a failure as an error: for a test that expects one.
+///
+/// ```
+/// let failed = windlass::sim::try_sweep(0..10, |sim| async move {
+///     assert_ne!(sim.seed(), 7, "unlucky");
+///     Ok(())
+/// })
+/// .unwrap_err();
+/// assert_eq!(failed.seed, 7);
+/// assert!(failed.report.contains("unlucky"));
+/// ```
+///
+/// # Errors
+///
+/// If a seed fails or is not deterministic.
+#[track_caller]
+pub fn try_sweep<F>(seeds: Range<u64>, test: impl Fn(Sim) -> F + Sync) -> Result<Report, Failed>
+where
+    F: Future<Output = Result<(), BoxError>> + 'static,
+{
+    let name = Test::current(std::any::type_name_of_val(&test));
+    let environment = Environment::read().unwrap_or_else(|error| panic!("{error}"));
+    let run = |settings: &RunSettings| run_once(settings, &test);
+    super::sweep::sweep(seeds, &environment, &name, &run)
 }
 
 /// Runs a test with one seed: see [`sweep`].
@@ -617,6 +690,7 @@ impl World {
         // The network writes it; it returns for the outcome.
         let mut log = std::mem::replace(&mut run.log, EventLog::new(LogMode::Tail));
         log.name_ops(OP_NAMES);
+        log.set_origin(START.as_nanos() as u64);
         let mut wire = Wire::new(streams, log);
         wire.restrict(knobs.constant_latency, knobs.fixed_buffers, knobs.off.net);
         let schedule = Schedule::new(streams.stream("tie"), knobs.fifo_ties, streams.stream("turn"));
@@ -625,6 +699,7 @@ impl World {
         let state = Rc::new(WorldState {
             kernel: Rc::new(RefCell::new(kernel)),
             run: RefCell::new(run),
+            episodes: RefCell::default(),
             settings: settings.clone(),
             streams,
             hosts: RefCell::default(),

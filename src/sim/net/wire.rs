@@ -72,6 +72,8 @@ pub(crate) struct Wire {
     fixed_buffers: bool,
     /// No faults.
     is_calm: bool,
+    /// The least rates of loss, duplicates and reordering on links between hosts, without the test's.
+    lossy: (f64, f64, f64),
     /// How long a TCP connection sends again before it fails with ETIMEDOUT.
     pub(crate) user_timeout: u64,
     pub(crate) log: EventLog,
@@ -113,6 +115,7 @@ impl Wire {
             constant_latency: false,
             fixed_buffers: false,
             is_calm: false,
+            lossy: (0.0, 0.0, 0.0),
             // 15 retransmissions, as on Linux.
             user_timeout: 924_600_000_000,
             log,
@@ -130,14 +133,10 @@ impl Wire {
         if let Some(link) = self.index.get(&(from, to)) {
             return *link;
         }
-        let config = match self.set.get(&(from, to)) {
-            Some(link) => *link,
-            None if from == to => Link::loopback(),
-            None => self.default,
-        };
+        let config = self.configured(from, to);
         let link = self.links.len() as u32;
         self.links.push(LinkState {
-            config: if self.is_calm { config.without_faults() } else { config },
+            config: self.applied(from, to, config),
             is_cut: false,
             is_held: false,
             held: Vec::new(),
@@ -152,22 +151,60 @@ impl Wire {
     /// Sets the link between all hosts that have none of their own.
     pub(crate) fn set_default(&mut self, link: Link) {
         self.default = link;
-        let unset: Vec<u32> = self
-            .index
-            .iter()
-            .filter(|(pair, _)| pair.0 != pair.1 && !self.set.contains_key(pair))
-            .map(|(_, link)| *link)
-            .collect();
-        for index in unset {
-            self.links[index as usize].config = if self.is_calm { link.without_faults() } else { link };
-        }
+        self.apply();
     }
 
     /// Sets the link from one host to another.
     pub(crate) fn set_link(&mut self, from: u16, to: u16, link: Link) {
         self.set.insert((from, to), link);
-        let index = self.link(from, to);
-        self.links[index as usize].config = if self.is_calm { link.without_faults() } else { link };
+        self.apply();
+    }
+
+    /// Sets the least rates of loss, duplicates and reordering.
+    pub(crate) fn set_lossy(&mut self, loss: f64, duplicate: f64, reorder: f64) {
+        self.lossy = (loss, duplicate, reorder);
+        self.apply();
+    }
+
+    /// No link has faults any more.
+    pub(crate) fn calm(&mut self) {
+        self.heal();
+        self.lossy = (0.0, 0.0, 0.0);
+        self.default = self.default.without_faults();
+        for link in self.set.values_mut() {
+            *link = link.without_faults();
+        }
+        self.apply();
+    }
+
+    /// The link between two hosts as it was set.
+    fn configured(&self, from: u16, to: u16) -> Link {
+        match self.set.get(&(from, to)) {
+            Some(link) => *link,
+            None if from == to => Link::loopback(),
+            None => self.default,
+        }
+    }
+
+    /// What the settings of the run make of a link.
+    fn applied(&self, from: u16, to: u16, mut link: Link) -> Link {
+        if self.is_calm {
+            return link.without_faults();
+        }
+        if from != to && from != 0 && to != 0 {
+            let (loss, duplicate, reorder) = self.lossy;
+            link.loss = link.loss.max(loss);
+            link.duplicate = link.duplicate.max(duplicate);
+            link.reorder = link.reorder.max(reorder);
+        }
+        link
+    }
+
+    /// Applies changed settings to the links in use.
+    fn apply(&mut self) {
+        for ((from, to), index) in &self.index {
+            self.links[*index as usize].config = self.applied(*from, *to, self.configured(*from, *to));
+        }
     }
 
     pub(crate) fn set_cut(&mut self, from: u16, to: u16, is_cut: bool) {
