@@ -7,10 +7,12 @@ use crate::rand::Rng;
 /// A distribution of durations: at least `min`, plus an exponentially distributed part, plus a rare long tail.
 ///
 /// ```
+/// # #[cfg(feature = "sim")] {
 /// use std::time::Duration;
 /// use windlass::sim::Dist;
 /// let wan = Dist::exponential(Duration::from_millis(20), Duration::from_millis(2)).tail(0.01, Duration::from_millis(200));
 /// assert!(wan.mean() > Duration::from_millis(22));
+/// # }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dist {
@@ -87,10 +89,12 @@ pub(super) fn nanos(time: Duration) -> u64 {
 /// duplication and reordering concern UDP.
 ///
 /// ```
+/// # #[cfg(feature = "sim")] {
 /// use std::time::Duration;
 /// use windlass::sim::{Dist, Link};
 /// let lossy = Link::new().latency(Dist::constant(Duration::from_millis(5))).loss(0.01).bandwidth(1 << 20);
 /// # let _ = lossy;
+/// # }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
