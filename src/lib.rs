@@ -113,7 +113,7 @@ pub use blocking::spawn_blocking;
 pub use diagnostics::dump::{Dump, DumpGuard, TaskDump, TaskState, Waiting, dump, dump_on};
 pub use diagnostics::metrics;
 pub use diagnostics::metrics::Counters;
-pub use driver::DriverChoice;
+pub use driver::{DriverChoice, NullFiles};
 pub use error::LoopClosed;
 pub use event_loop::builder::{Builder, run};
 pub use event_loop::callback::{Handle, TimerHandle};

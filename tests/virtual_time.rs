@@ -11,7 +11,7 @@ use std::time::Duration;
 use windlass::blocking::Pool;
 use windlass::net::lookup_host;
 use windlass::time::{Instant, sleep, timeout};
-use windlass::{Builder, DriverChoice, spawn, spawn_blocking};
+use windlass::{Builder, DriverChoice, NullFiles, spawn, spawn_blocking};
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// Real work that is long for a loop that does not wait for it.
@@ -29,7 +29,7 @@ fn on_null_with<F: Future<Output = ()> + 'static>(
     let (done, finished) = mpsc::channel::<()>();
     let thread = std::thread::spawn(move || {
         let _done = done;
-        let builder = set(Builder::new().driver(DriverChoice::Null));
+        let builder = set(Builder::new().driver(DriverChoice::Null).null_files(NullFiles::Real));
         let event_loop = builder.build().expect("a loop");
         event_loop.run_until_complete(body()).expect("the loop runs");
     });

@@ -53,7 +53,7 @@ pub(crate) use self::perform::perform;
 #[cfg(any(feature = "reactor", windows))]
 pub(crate) use self::perform::perform_managed;
 pub use self::pool::BufferPool;
-pub use self::select::{Description, DriverChoice};
+pub use self::select::{Description, DriverChoice, NullFiles};
 pub(crate) use self::settings::Settings;
 use crate::sys::{self, Instant};
 pub use crate::sys::{

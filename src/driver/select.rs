@@ -21,12 +21,25 @@ pub enum DriverChoice {
     Proactor,
     /// Readiness-based: epoll on Linux, kqueue on macOS and the BSDs, AFD on Windows.
     Reactor,
-    /// No kernel at all: in-memory sockets and a virtual clock. For tests.
+    /// No kernel at all: in-memory sockets and files and a virtual clock. For tests. See also
+    /// [`Builder::null_files`](crate::Builder::null_files).
     ///
     /// The clock stands still while a task can run, and jumps to the next deadline when none can. It also stands still
-    /// while a thread works for the loop, on a file, a name lookup or a blocking job whose handle was not dropped: see
+    /// while a thread works for the loop, on a real file, a name lookup or a blocking job whose handle was not dropped: see
     /// [`Driver::has_virtual_clock`].
     Null,
+}
+
+/// The files of a loop on [`DriverChoice::Null`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NullFiles {
+    /// Files in memory, which the loop has for itself and which go with it. At first there are `/tmp`, the temporary and
+    /// the current directory, all empty. Results and error codes are Linux's. On Windows the files are the real ones.
+    #[default]
+    Memory,
+    /// The real files of the machine; threads of the pool work on them.
+    Real,
 }
 
 impl std::str::FromStr for DriverChoice {
@@ -99,7 +112,7 @@ pub(crate) fn choose(choice: Option<DriverChoice>, settings: &Settings) -> io::R
         DriverChoice::Auto => choose_best(settings),
         DriverChoice::Proactor => proactor::open(settings, reason),
         DriverChoice::Reactor => reactor::open(reason),
-        DriverChoice::Null => Ok(Box::new(SimDriver::standalone(reason))),
+        DriverChoice::Null => Ok(Box::new(SimDriver::standalone(reason, settings.null_files))),
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use super::NullFiles;
+
 /// The settings that a driver is opened with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
@@ -11,6 +13,7 @@ pub(crate) struct Settings {
     pub(crate) managed_count: u16,
     pub(crate) managed_len: usize,
     pub(crate) io_workers: Option<u32>,
+    pub(crate) null_files: NullFiles,
 }
 
 impl Default for Settings {
@@ -22,6 +25,7 @@ impl Default for Settings {
             managed_count: 256,
             managed_len: 8 * 1024,
             io_workers: None,
+            null_files: NullFiles::default(),
         }
     }
 }

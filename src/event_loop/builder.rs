@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::blocking::{PoolSettings, Shutdown};
 use crate::driver::select::choose;
-use crate::driver::{self, Driver, DriverChoice};
+use crate::driver::{self, Driver, DriverChoice, NullFiles};
 use crate::event_loop::EventLoop;
 use crate::event_loop::core::LoopCore;
 
@@ -140,6 +140,26 @@ impl Builder {
     /// into kernel memory and are drained from there.
     pub fn completion_entries(mut self, entries: u32) -> Builder {
         self.settings.driver.completion_entries = Some(entries);
+        self
+    }
+
+    /// The files of a loop on [`DriverChoice::Null`]: in memory, the default, or the real ones.
+    ///
+    /// ```
+    /// use windlass::{Builder, DriverChoice, fs};
+    ///
+    /// let event_loop = Builder::new().driver(DriverChoice::Null).build()?;
+    /// event_loop.run_until_complete(async {
+    ///     let note = std::env::temp_dir().join("windlass-note");
+    ///     fs::write(&note, "seen by this loop alone").await?;
+    ///     assert_eq!(fs::read(&note).await?.len(), 23);
+    ///     assert!(cfg!(windows) || !note.exists(), "std sees the real files");
+    ///     fs::remove_file(&note).await
+    /// })??;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn null_files(mut self, files: NullFiles) -> Builder {
+        self.settings.driver.null_files = files;
         self
     }
 

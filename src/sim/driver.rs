@@ -11,14 +11,15 @@ use std::rc::Rc;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::SystemTime;
 
+use super::files::Files;
 use super::kernel::Kernel;
 use super::log::EventKind;
 use super::ops::send_at_once;
 use super::schedule::Event;
 use crate::driver::op::Op;
 use crate::driver::{
-    self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, FileOp, Job, Notify, OpId,
-    OsResult, Reply, Scratch, SignalSource, Start, Wait,
+    self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, FileOp, Job, Notify,
+    NullFiles, OpId, OpResult, OsResult, Reply, Scratch, SignalSource, Start, Wait,
 };
 use crate::sys::{self, Instant, PathChar, errno, lock};
 
@@ -42,9 +43,13 @@ enum Notifying {
 
 impl SimDriver {
     /// A host on its own, with one loop.
-    pub(crate) fn standalone(reason: &'static str) -> SimDriver {
+    pub(crate) fn standalone(reason: &'static str, files: NullFiles) -> SimDriver {
         let mut kernel = Kernel::standalone();
         let host = kernel.network.add_host();
+        kernel.files.push(match files {
+            NullFiles::Memory => Files::in_memory(SystemTime::now()),
+            NullFiles::Real => None,
+        });
         SimDriver {
             reason,
             host,
@@ -107,6 +112,10 @@ unsafe impl Driver for SimDriver {
             // A crashed host reaches nothing, and its numbers may be used by others.
             Control::Close { .. } | Control::Reset { .. } | Control::Forget { .. } if is_dead => Ok(Reply::Done),
             _ if is_dead => Err(io::Error::from_raw_os_error(errno::NOT_CONNECTED)),
+            Control::Seek { fd, .. } | Control::Close { fd } | Control::Forget { fd } if Files::is_file(fd) => {
+                let files = kernel.files[usize::from(self.host)].as_mut();
+                control_file(files, call).map_err(io::Error::from_raw_os_error)
+            }
             Control::Seek { .. } => driver::control(call),
             _ => {
                 let reply = kernel.network.control(self.host, call);
@@ -122,7 +131,13 @@ unsafe impl Driver for SimDriver {
         match *op {
             Op::File(FileOp::Remove { path, is_dir: false })
                 // SAFETY: the operation owns the path until it completes.
-                if unsafe { is_socket_removed(&mut kernel, self.host, path) } => {}
+                if unsafe { is_socket_removed(&mut kernel, self.host, path) } =>
+            {
+                return Start::Done(OpResult::new(Ok(0)));
+            }
+            Op::File(ref file_op) if kernel.has_file(self.host, file_op) => {
+                is_queued = !kernel.start_file(self.host, self.loop_index, id, file_op);
+            }
             Op::LookUp { .. } if kernel.world.is_some() => {
                 let (now, loop_index, slot) = (kernel.clock, self.loop_index, id.index() as u32);
                 if let Some(world) = &mut kernel.world {
@@ -132,7 +147,8 @@ unsafe impl Driver for SimDriver {
                 }
                 is_queued = false;
             }
-            // Files and names are the kernel's even here: a pool thread carries the operation out.
+            // Names are the kernel's even here, and so are files that were opened elsewhere or if the program wants it: a
+            // pool thread carries the operation out.
             Op::LookUp { .. } | Op::File(_) => return Start::Blocking,
             _ => {}
         }
@@ -243,6 +259,16 @@ unsafe impl Driver for SimDriver {
     }
 }
 
+/// A control call on a simulated file.
+fn control_file(files: Option<&mut Files>, call: Control<'_>) -> Result<Reply, i32> {
+    let files = files.ok_or(errno::BAD_FD)?;
+    match call {
+        Control::Seek { fd, to } => files.seek(fd, to).map(Reply::Position),
+        Control::Close { fd } if !files.close(fd) => Err(errno::BAD_FD),
+        _ => Ok(Reply::Done),
+    }
+}
+
 /// The names of operations in the log, by `op_kind`.
 pub(super) const OP_NAMES: &[&str] = &[
     "accept",
@@ -253,7 +279,24 @@ pub(super) const OP_NAMES: &[&str] = &[
     "send message",
     "readiness",
     "look up",
-    "file",
+    "open",
+    "read",
+    "write",
+    "sync",
+    "stat",
+    "truncate",
+    "allocate",
+    "rename",
+    "remove",
+    "make dir",
+    "link",
+    "symlink",
+    "read link",
+    "set mode",
+    "read dir",
+    "real path",
+    "copy",
+    "remove all",
 ];
 
 fn op_kind(op: &Op) -> u64 {
@@ -266,7 +309,31 @@ fn op_kind(op: &Op) -> u64 {
         Op::SendMessage { .. } => 5,
         Op::Readiness { .. } => 6,
         Op::LookUp { .. } => 7,
-        Op::File(_) => 8,
+        Op::File(op) => file_kind(op),
+    }
+}
+
+/// The number of a file operation in `OP_NAMES`.
+pub(super) fn file_kind(op: &FileOp) -> u64 {
+    match op {
+        FileOp::Open { .. } => 8,
+        FileOp::ReadAt { .. } | FileOp::ReadVectoredAt { .. } => 9,
+        FileOp::WriteAt { .. } | FileOp::WriteVectoredAt { .. } => 10,
+        FileOp::Sync { .. } => 11,
+        FileOp::Stat { .. } => 12,
+        FileOp::Truncate { .. } => 13,
+        FileOp::Allocate { .. } => 14,
+        FileOp::Rename { .. } => 15,
+        FileOp::Remove { .. } => 16,
+        FileOp::MakeDir { .. } => 17,
+        FileOp::HardLink { .. } => 18,
+        FileOp::SymLink { .. } => 19,
+        FileOp::ReadLink { .. } => 20,
+        FileOp::SetMode { .. } => 21,
+        FileOp::ReadDir { .. } => 22,
+        FileOp::RealPath { .. } => 23,
+        FileOp::Copy { .. } => 24,
+        FileOp::RemoveAll { .. } => 25,
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Crash;
 use super::chaos::{Chaos, Episode, Fault};
+use super::files::Files;
 use super::world::Sim;
 
 /// The episodes of a run that have begun and not ended.
@@ -81,6 +82,7 @@ impl Sim {
                 self.resume(&host);
             }
             self.state.set_wall_offset(&host, 0);
+            self.state.with_files(&host, Files::calm);
         }
     }
 
@@ -113,8 +115,11 @@ impl Sim {
             Fault::Crash { host, power: false } => self.crash(host, Crash::Process),
             Fault::Pause { host } => self.pause(host),
             Fault::WallClock { host, off_by_ns } => self.state.set_wall_offset(host, *off_by_ns),
-            // The hosts have no disks of their own.
-            Fault::DiskStall { .. } | Fault::DiskError { .. } => return false,
+            Fault::DiskStall { host } => {
+                let until = self.state.clock() + (episode.until_ns - episode.from_ns);
+                self.state.with_files(host, |files| files.stall_until(until));
+            }
+            Fault::DiskError { host, error } => self.state.with_files(host, |files| files.begin_error(*error)),
         }
         true
     }
@@ -130,7 +135,8 @@ impl Sim {
             Fault::Pause { host } if self.state.is_paused(host) => self.resume(host),
             // A wall clock stays wrong until the next jump.
             Fault::Pause { .. } | Fault::WallClock { .. } => {}
-            Fault::DiskStall { .. } | Fault::DiskError { .. } => {}
+            Fault::DiskStall { host } => self.state.with_files(host, |files| files.stall_until(0)),
+            Fault::DiskError { host, error } => self.state.with_files(host, |files| files.end_error(*error)),
         }
     }
 }

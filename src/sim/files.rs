@@ -1,13 +1,13 @@
 //! The open files of one simulated host, and the file operations on its disk.
 //!
-//! [`Files::perform`] executes a [`FileOp`] as the kernel would, through the operation's pointers. Descriptor numbers are
-//! the caller's: it knows which numbers its sockets use.
+//! [`Files::perform`] executes a [`FileOp`] as the kernel would, through the operation's pointers. Open files have numbers
+//! of their own, from [`FIRST`] on, so that sockets and files cannot be confused.
 
 use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsString};
 use std::io::SeekFrom;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::SystemTime;
@@ -17,7 +17,11 @@ use libc::{EBADF, EINVAL, EIO, EISDIR, EOPNOTSUPP, O_ACCMODE, O_APPEND, O_DSYNC,
 use super::disk::FileSystem;
 use super::disk::faults::Faults;
 use super::disk::inode::{Ino, Piece};
+use crate::driver::FdSpace;
 use crate::sys::{CURRENT, DIRECT, DirItem, DirList, Fd, FileOp, IoVec, OsResult, PathChar};
+
+/// The number of the first open file.
+const FIRST: Fd = FdSpace::FIRST_OWN + (1 << 29);
 
 /// The most bytes of one read or write, as on Linux.
 const MAX_COUNT: u64 = 0x7fff_f000;
@@ -54,6 +58,8 @@ impl Volume {
 pub(crate) struct Files {
     pub(super) volume: Rc<RefCell<Volume>>,
     pub(super) open: BTreeMap<Fd, OpenFile>,
+    /// Numbers that were used and are free again; the last one is the next.
+    free: Vec<Fd>,
 }
 
 /// An open file description.
@@ -94,11 +100,32 @@ impl Files {
         Files {
             volume: Rc::new(RefCell::new(volume)),
             open: BTreeMap::new(),
+            free: Vec::new(),
         }
     }
 
-    pub(crate) fn is_open(&self, fd: Fd) -> bool {
-        self.open.contains_key(&fd)
+    /// The files of a host without faults, of which nothing is lost: with the program's temporary and current directories.
+    pub(crate) fn in_memory(now: SystemTime) -> Option<Files> {
+        let mut fs = FileSystem::new(4096, now);
+        fs.make_path(b"/tmp", 0o1777);
+        fs.make_path(std::env::temp_dir().as_os_str().as_bytes(), 0o1777);
+        if let Ok(current) = std::env::current_dir() {
+            fs.enter(current.as_os_str().as_bytes());
+        }
+        Some(Files::new(Volume::new(fs, None)))
+    }
+
+    /// Whether this number names a file, open or not.
+    pub(crate) fn is_file(fd: Fd) -> bool {
+        fd >= FIRST
+    }
+
+    /// When an operation that starts now is done, in nanoseconds as `now_ns`.
+    pub(crate) fn done_at(&self, op: &FileOp, now_ns: u64) -> u64 {
+        match &mut self.volume.borrow_mut().faults {
+            Some(faults) => faults.done_at(op, now_ns),
+            None => now_ns,
+        }
     }
 
     /// Closes a file; false if there is none with this number.
@@ -106,6 +133,7 @@ impl Files {
         let Some(file) = self.open.remove(&fd) else {
             return false;
         };
+        self.free.push(fd);
         let volume = &mut *self.volume.borrow_mut();
         if file.generation == volume.generation {
             volume.fs.closed(file.ino);
@@ -127,18 +155,18 @@ impl Files {
         Ok(file.position)
     }
 
-    /// Carries out an operation at the time `now`. `new_fd` supplies the number of a file that was opened.
+    /// Carries out an operation at the time `now`.
     ///
     /// # Safety
     ///
     /// The operation owns the memory that it points to, until its completion is reported after this call: paths end in NUL,
     /// buffers and slices are valid and of the given length, results may be written.
-    pub(crate) unsafe fn perform(&mut self, op: &FileOp, now: SystemTime, new_fd: impl FnOnce() -> Fd) -> OsResult {
+    pub(crate) unsafe fn perform(&mut self, op: &FileOp, now: SystemTime) -> OsResult {
         self.volume.borrow_mut().fs.set_time(now);
         // SAFETY: the caller's promise, for every pointer of the operation.
         unsafe {
             match *op {
-                FileOp::Open { path, flags, mode } => self.open(text(path), flags, mode, new_fd),
+                FileOp::Open { path, flags, mode } => self.open(text(path), flags, mode),
                 FileOp::ReadAt { fd, ptr, len, offset } => self.read(fd, &[IoVec { base: ptr, len }], offset),
                 FileOp::ReadVectoredAt {
                     fd,
@@ -219,11 +247,11 @@ impl Files {
         }
     }
 
-    fn open(&mut self, path: &[u8], flags: i32, mode: u32, new_fd: impl FnOnce() -> Fd) -> OsResult {
+    fn open(&mut self, path: &[u8], flags: i32, mode: u32) -> OsResult {
         let volume = &mut *self.volume.borrow_mut();
         let ino = volume.fs.open(path, flags, mode)?;
         volume.fs.opened(ino);
-        let fd = new_fd();
+        let fd = self.free.pop().unwrap_or(FIRST + self.open.len() as Fd);
         let file = OpenFile {
             ino,
             flags,

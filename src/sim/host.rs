@@ -40,8 +40,8 @@ pub(super) struct HostInfo {
 /// A new host: [`Sim::host`](super::Sim::host) makes it, [`start`](Host::start) starts it.
 #[must_use = "a host does nothing until it is started"]
 pub struct Host {
-    state: Rc<WorldState>,
-    number: u16,
+    pub(super) state: Rc<WorldState>,
+    pub(super) number: u16,
     may_fail: bool,
     configure: Rc<dyn Fn(Builder) -> Builder>,
 }

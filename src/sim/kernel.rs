@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use super::files::Files;
 use super::names::Zone;
 use super::net::{Network, Table, Wire};
 use super::ops::LoopOps;
 use super::schedule::{Event, Schedule};
-use crate::driver::{Completion, Job};
+use crate::driver::{Completion, FdSpace, FileOp, Job, OpId};
 use crate::rand::Rng;
 use crate::sys::Instant;
 
@@ -15,6 +16,8 @@ pub(super) struct Kernel {
     /// The true time, in nanoseconds.
     pub(super) clock: u64,
     pub(super) network: Network,
+    /// The files of each host, by its number; `None` if they are the real ones.
+    pub(super) files: Vec<Option<Files>>,
     /// The operations of each loop, by its index.
     pub(super) loops: Vec<LoopOps>,
     /// `None` for a host on its own.
@@ -30,6 +33,8 @@ pub(super) struct Shared {
     job_times: Rng,
     /// The programs' random numbers, by host.
     pub(super) entropy: Vec<Rng>,
+    /// What a power loss leaves on the disk, by host.
+    pub(super) power_losses: Vec<Rng>,
 }
 
 /// Blocking jobs take between these times.
@@ -44,6 +49,7 @@ impl Kernel {
         Kernel {
             clock: START.as_nanos() as u64,
             network: Network::default(),
+            files: Vec::new(),
             loops: Vec::new(),
             world: None,
         }
@@ -59,6 +65,7 @@ impl Kernel {
             jobs: Table::default(),
             job_times,
             entropy: Vec::new(),
+            power_losses: Vec::new(),
         }));
         kernel.set_clock(START.as_nanos() as u64);
         kernel
@@ -72,7 +79,7 @@ impl Kernel {
     /// Adds a loop, and returns its index.
     pub(super) fn add_loop(&mut self, host: u16) -> u32 {
         let index = self.loops.len() as u32;
-        self.loops.push(LoopOps::new(index));
+        self.loops.push(LoopOps::new(index, host));
         if let Some(world) = &mut self.world {
             world.schedule.add_loop(host);
         }
@@ -120,8 +127,15 @@ impl Kernel {
     /// of them enables is tried in a later call. True if others are queued already.
     pub(super) fn advance(&mut self, index: u32, completed: &mut Vec<Completion>) -> bool {
         self.distribute();
+        let ops = &mut self.loops[index as usize];
+        let host = usize::from(ops.host());
+        let wall = self
+            .world
+            .as_ref()
+            .map(|world| world.schedule.clocks[host].wall(self.clock));
         let zone = self.world.as_mut().map(|world| &mut world.zone);
-        self.loops[index as usize].advance(&mut self.network, zone, completed);
+        let files = self.files[host].as_mut().map(|files| (files, wall));
+        ops.advance(&mut self.network, zone, files, completed);
         self.distribute();
         self.loops[index as usize].has_queued()
     }
@@ -131,6 +145,40 @@ impl Kernel {
         let mut done = std::mem::take(&mut self.loops[index as usize].done);
         self.advance(index, &mut done);
         self.loops[index as usize].done = done;
+    }
+
+    /// Whether an operation is on a simulated file, or on a path of a host that has such files.
+    pub(super) fn has_file(&self, host: u16, op: &FileOp) -> bool {
+        let is_own = op.fd().is_none_or(|fd| !FdSpace::Split.is_kernel(fd));
+        is_own && self.files[usize::from(host)].is_some()
+    }
+
+    /// Plans the end of a file operation, if it takes time: false on a host on its own.
+    pub(super) fn start_file(&mut self, host: u16, loop_index: u32, id: OpId, op: &FileOp) -> bool {
+        let (Some(world), Some(files)) = (&mut self.world, &mut self.files[usize::from(host)]) else {
+            return false;
+        };
+        let at = files.done_at(op, self.clock);
+        let (slot, serial) = (id.index() as u32, id.to_u64());
+        world.schedule.push(
+            at,
+            Event::Op {
+                loop_index,
+                slot,
+                serial,
+            },
+        );
+        true
+    }
+
+    /// Closes the files of a host. If it loses power, returns how many unsynced changes were lost, of how many.
+    #[cfg(feature = "sim")]
+    pub(super) fn crash_files(&mut self, host: u16, is_power: bool) -> Option<(u64, u64)> {
+        let host = usize::from(host);
+        let files = self.files[host].as_mut()?;
+        files.process_crash();
+        let world = self.world.as_mut().filter(|_| is_power)?;
+        Some(files.power_loss(&mut world.power_losses[host]))
     }
 
     /// Takes a blocking job over; it runs later.

@@ -1,5 +1,5 @@
-//! Deterministic simulation, on a simulated kernel: a driver without system calls, with in-memory sockets and a virtual
-//! clock.
+//! Deterministic simulation, on a simulated kernel: a driver without system calls, with in-memory sockets and files
+//! and a virtual clock.
 //!
 //! [`DriverChoice::Null`](crate::DriverChoice::Null) is one host on its own: no faults and no delays.
 //!
@@ -22,13 +22,14 @@ mod chaos;
 #[cfg(feature = "sim")]
 mod determinism;
 #[cfg(unix)]
-#[allow(dead_code, reason = "used by plans of faults and by disks of hosts")]
 pub(crate) mod disk;
 mod driver;
 #[cfg(feature = "sim")]
 mod episodes;
 #[cfg(unix)]
-#[allow(dead_code, reason = "used by plans of faults and by disks of hosts")]
+pub(crate) mod files;
+#[cfg(not(unix))]
+#[path = "no_files.rs"]
 pub(crate) mod files;
 #[cfg(feature = "sim")]
 mod host;

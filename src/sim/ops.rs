@@ -1,17 +1,21 @@
 //! The operations in flight of one loop, and how each of them is carried out.
 
 use std::collections::VecDeque;
+use std::time::SystemTime;
 
+use super::files::Files;
+use super::log::EventKind;
 use super::names::Zone;
 use super::net::{Attempt, Network, Waiter};
 use crate::driver::op::Op;
 use crate::driver::pool::ProvidedPool;
-use crate::driver::{Completion, DriverCounters, FileOp, OpId, OpResult, OsResult};
+use crate::driver::{Completion, DriverCounters, OpId, OpResult, OsResult};
 use crate::sys::{Fd, IoVec, Message, errno};
 
 /// The operations in flight of one loop.
 pub(super) struct LoopOps {
     index: u32,
+    host: u16,
     /// By the index of the operation's id.
     slots: Vec<Slot>,
     /// Operations to try in the next poll, in order: new ones, cancelled ones, and those whose socket has changed.
@@ -49,9 +53,10 @@ impl Slot {
 }
 
 impl LoopOps {
-    pub(super) fn new(index: u32) -> LoopOps {
+    pub(super) fn new(index: u32, host: u16) -> LoopOps {
         LoopOps {
             index,
+            host,
             slots: Vec::new(),
             queued: Vec::new(),
             spare: Vec::new(),
@@ -60,6 +65,10 @@ impl LoopOps {
             pool: ProvidedPool::default(),
             counters: DriverCounters::default(),
         }
+    }
+
+    pub(super) fn host(&self) -> u16 {
+        self.host
     }
 
     /// Queues a new operation, unless it takes a time of its own: then `due` ends that.
@@ -130,11 +139,12 @@ impl LoopOps {
     }
 
     /// Tries the queued operations once. One that can complete does, also if it was cancelled; one that cannot is
-    /// cancelled, or waits in its socket.
+    /// cancelled, or waits in its socket. With the host's files comes its wall clock, unless that is the real one.
     pub(super) fn advance(
         &mut self,
         network: &mut Network,
         mut zone: Option<&mut Zone>,
+        mut files: Option<(&mut Files, Option<SystemTime>)>,
         completed: &mut Vec<Completion>,
     ) {
         let queued = std::mem::replace(&mut self.queued, std::mem::take(&mut self.spare));
@@ -150,6 +160,14 @@ impl LoopOps {
                     *out = zone.look_up(&*query);
                     Some(OpResult::new(Ok(0)))
                 },
+                // In a world, file operations take time.
+                (Op::File(_), Some(_)) if !slot.is_due => None,
+                (Op::File(file_op), _) => Some(OpResult::new(match &mut files {
+                    // SAFETY: as above.
+                    Some((files, wall)) => unsafe { files.perform(file_op, wall.unwrap_or_else(SystemTime::now)) },
+                    // `start` leaves it to a pool thread.
+                    None => Err(errno::NOT_SUPPORTED),
+                })),
                 // SAFETY: as above.
                 _ => unsafe { self.attempt(network, op) },
             };
@@ -169,6 +187,14 @@ impl LoopOps {
                     continue;
                 }
             };
+            if let (Op::File(file_op), Some(wire)) = (op, &mut network.wire) {
+                let value = match result.res() {
+                    Ok(count) => i64::from(count),
+                    Err(code) => -i64::from(code),
+                };
+                let (now, kind) = (wire.now, super::driver::file_kind(file_op));
+                wire.log.record(now, self.host, EventKind::FileDone, kind, value as u64);
+            }
             self.slots[at as usize].op = std::ptr::null();
             self.counters.completions += 1;
             completed.push(Completion { id: slot.id, result });
@@ -242,8 +268,7 @@ impl LoopOps {
                 sent.or(at_once.then_some(Err(errno::AGAIN)))?
             }
             Op::Readiness { fd, direction } => network.is_ready(fd, direction)?,
-            // `start` leaves the others to a pool thread.
-            Op::File(FileOp::Remove { .. }) => Ok(0),
+            // `advance` carries these out, or `start` leaves them to a pool thread.
             Op::LookUp { .. } | Op::File(_) => Err(errno::NOT_SUPPORTED),
         };
         Some(OpResult::new(res))

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use super::driver::{OP_NAMES, SimDriver};
 use super::episodes::Episodes;
+use super::files::Files;
 use super::host::{Crash, Host, HostInfo, Program};
 use super::kernel::{Kernel, START};
 use super::link::{Dist, Link, nanos};
@@ -48,11 +49,11 @@ const TEST: u16 = 0;
 
 /// The state that the test's handle and the world share.
 pub(super) struct WorldState {
-    kernel: Rc<RefCell<Kernel>>,
+    pub(super) kernel: Rc<RefCell<Kernel>>,
     pub(super) run: RefCell<RunState>,
     pub(super) episodes: RefCell<Episodes>,
-    settings: RunSettings,
-    streams: Streams,
+    pub(super) settings: RunSettings,
+    pub(super) streams: Streams,
     hosts: RefCell<Vec<HostInfo>>,
     commands: RefCell<VecDeque<Command>>,
     calls: RefCell<Table<Call>>,
@@ -185,6 +186,10 @@ impl WorldState {
         shared.zone.add(name, addrs);
         shared.schedule.clocks.push(HostClock::default());
         shared.entropy.push(self.streams.stream(&format!("app/{name}")));
+        shared.power_losses.push(self.streams.stream(&format!("power/{name}")));
+        let wall = shared.schedule.clocks[usize::from(host)].wall(START.as_nanos() as u64);
+        let files = Files::of_host(wall, self.streams.stream(&format!("disk/{name}")));
+        kernel.files.push(files);
         drop(kernel);
         self.hosts.borrow_mut().push(HostInfo {
             name: name.to_owned(),
@@ -197,9 +202,26 @@ impl WorldState {
         host
     }
 
+    /// The true time, in nanoseconds.
+    pub(super) fn clock(&self) -> u64 {
+        self.kernel.borrow().clock
+    }
+
+    /// Changes the files of a host, if they are simulated.
+    pub(super) fn with_files(&self, host: &str, change: impl FnOnce(&mut Files)) {
+        let host = usize::from(self.host(host));
+        if let Some(files) = &mut self.kernel.borrow_mut().files[host] {
+            change(files);
+        }
+    }
+
+    pub(super) fn name_of(&self, host: u16) -> String {
+        self.hosts.borrow()[usize::from(host)].name.clone()
+    }
+
     /// The number of a host.
     #[track_caller]
-    fn host(&self, name: &str) -> u16 {
+    pub(super) fn host(&self, name: &str) -> u16 {
         let hosts = self.hosts.borrow();
         let found = hosts.iter().position(|host| host.name == name);
         match found {
@@ -287,8 +309,13 @@ impl WorldState {
             Crash::Process => kernel.network.end_process(host),
             Crash::Power => kernel.network.power_off(host),
         }
+        let lost = kernel.crash_files(host, crash == Crash::Power && !self.settings.knobs.off.disk);
         kernel.distribute();
         drop(kernel);
+        if let Some((lost, unsynced)) = lost {
+            let text = format!("{lost} of {unsynced} unsynced changes of its disk are lost");
+            self.note(host, EventKind::Crash, text);
+        }
         let bury = |loop_index| Command::Bury { loop_index };
         self.commands.borrow_mut().extend(loops.into_iter().map(bury));
     }

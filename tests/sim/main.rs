@@ -6,6 +6,8 @@
 //! `WINDLASS_SIM_SEEDS=100000 WINDLASS_SIM_JOBS=2 cargo test --release --features sim --test sim` runs more seeds.
 
 mod determinism;
+#[cfg(unix)]
+mod disks;
 mod echo;
 mod failures;
 mod network;

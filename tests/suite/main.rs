@@ -49,6 +49,8 @@ mod event_loop;
 mod faults;
 #[cfg(unix)]
 mod fd_reuse;
+#[cfg(unix)]
+mod file_rules;
 mod files;
 #[cfg(unix)]
 mod files_abandoned;

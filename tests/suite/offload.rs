@@ -13,7 +13,7 @@ use windlass::driver::{
     OpResult, OsResult, Reply, Scratch, Start, Wait,
 };
 use windlass::time::{Instant, sleep, timeout};
-use windlass::{Builder, DriverChoice, EventLoop, fs, spawn_blocking};
+use windlass::{Builder, DriverChoice, EventLoop, NullFiles, fs, spawn_blocking};
 
 use crate::support::{Folder, exceptions_of, on_every_driver};
 
@@ -263,7 +263,7 @@ fn closing_the_loop_runs_the_jobs_that_count_as_running() {
 #[test]
 fn operations_left_to_threads_are_jobs_too() {
     let folder = Folder::new();
-    let (event_loop, behaviour) = taking(Builder::new());
+    let (event_loop, behaviour) = taking(Builder::new().null_files(NullFiles::Real));
     let path = folder.join("file");
     let task = event_loop.spawn(async move { fs::write(path, "bytes").await });
     while !task.is_finished() {

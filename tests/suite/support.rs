@@ -12,7 +12,7 @@ use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 use std::time::Duration;
 
 use windlass::net::{TcpListener, TcpStream};
-use windlass::{Builder, DriverChoice, EventLoop};
+use windlass::{Builder, DriverChoice, EventLoop, NullFiles};
 
 #[cfg(unix)]
 #[path = "unix_machine.rs"]
@@ -35,9 +35,10 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// A builder for a loop on this driver.
+    /// A builder for a loop on this driver. Files are the real ones, so that a test can compare them with std's.
     pub(crate) fn builder(&self) -> Builder {
         let builder = Builder::new().driver(self.choice).plain_ring(is_plain());
+        let builder = builder.null_files(NullFiles::Real);
         match variable("WINDLASS_TEST_RING") {
             Some(entries) => builder.ring_entries(entries).completion_entries(entries * 2),
             None => builder,
@@ -51,6 +52,13 @@ impl Case {
     /// Runs a future to completion on a new loop, then closes the loop.
     pub(crate) fn run<F: Future>(&self, future: F) -> F::Output {
         self.event_loop().run_until_complete(future).expect("the loop runs")
+    }
+
+    /// As `run`, with files in memory on the null driver: a test that uses this crate's calls alone.
+    pub(crate) fn run_on_own_files<F: Future>(&self, future: F) -> F::Output {
+        let builder = self.builder().null_files(NullFiles::Memory);
+        let event_loop = builder.build().expect("the driver was opened before");
+        event_loop.run_until_complete(future).expect("the loop runs")
     }
 
     /// Whether the driver uses kernel descriptors and a real clock.

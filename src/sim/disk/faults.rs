@@ -10,11 +10,13 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use libc::EIO;
+use libc::{EIO, ENOSPC};
 
 use super::FileSystem;
 use super::inode::{Ino, Sector};
+use crate::sim::chaos::DiskError;
 use crate::sim::rng::Rng;
+use crate::sys::FileOp;
 
 /// The faults of a simulated disk: with which probability each of them happens. The default is none.
 ///
@@ -108,9 +110,9 @@ impl DiskFaults {
         self
     }
 
-    /// Some kinds of faults, each with a rate of its own. Those that lose acknowledged data silently are left out, since
-    /// no program survives them on all of its replicas.
-    pub(crate) fn swarm(rng: &mut Rng) -> DiskFaults {
+    /// Some kinds of faults, each with a rate of its own, as `rng` chooses. Those that lose acknowledged data silently are
+    /// left out, since no program survives them on all of its replicas.
+    pub fn swarm(rng: &mut Rng) -> DiskFaults {
         let mut rate = |most: f64| match rng.chance(0.5) {
             true => most * rng.unit(),
             false => 0.0,
@@ -208,7 +210,7 @@ impl DiskLatency {
 
 /// Which latency an operation has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
+enum Class {
     Read,
     Write,
     Sync,
@@ -220,6 +222,10 @@ pub(crate) struct Faults {
     config: DiskFaults,
     latency: DiskLatency,
     rng: Rng,
+    /// What fails now in episodes of a plan.
+    errors: Vec<DiskError>,
+    /// When the current stall of a plan ends, in nanoseconds.
+    stalled_until: u64,
     /// Sectors that cannot be read until they are written.
     unreadable: BTreeSet<(Ino, u64)>,
     /// When the disk has started all operations that it was given, in nanoseconds.
@@ -243,6 +249,8 @@ impl Faults {
             config,
             latency,
             rng,
+            errors: Vec::new(),
+            stalled_until: 0,
             unreadable: BTreeSet::new(),
             busy_until: 0,
             delay: 0,
@@ -251,9 +259,37 @@ impl Faults {
         }
     }
 
+    pub(crate) fn config(&self) -> DiskFaults {
+        self.config.clone()
+    }
+
     /// Changes the probabilities. Sectors that cannot be read stay so.
     pub(crate) fn set(&mut self, config: DiskFaults) {
         self.config = config;
+    }
+
+    pub(super) fn begin_error(&mut self, error: DiskError) {
+        self.errors.push(error);
+    }
+
+    pub(super) fn end_error(&mut self, error: DiskError) {
+        self.errors.retain(|other| *other != error);
+    }
+
+    pub(super) fn stall_until(&mut self, until_ns: u64) {
+        self.stalled_until = until_ns;
+    }
+
+    /// Ends all faults; what they have destroyed stays so.
+    pub(super) fn calm(&mut self) {
+        self.config = DiskFaults::none();
+        self.errors.clear();
+        self.stalled_until = 0;
+        self.unreadable.clear();
+    }
+
+    fn has(&self, error: DiskError) -> bool {
+        self.errors.contains(&error)
     }
 
     /// Makes a sector unreadable.
@@ -277,6 +313,9 @@ impl Faults {
         if offset >= end {
             return Ok(len);
         }
+        if self.has(DiskError::Read) {
+            return Err(EIO);
+        }
         let (first, last) = (offset / fs.sector(), (end - 1) / fs.sector());
         if self.rng.chance(self.config.read_errors) {
             self.unreadable.insert((ino, self.rng.range(first..=last)));
@@ -289,8 +328,11 @@ impl Faults {
 
     /// How many bytes a write may take.
     pub(crate) fn before_write(&mut self, fs: &FileSystem, ino: Ino, offset: u64, len: u64) -> Result<u64, i32> {
-        if self.rng.chance(self.config.write_errors) {
+        if self.rng.chance(self.config.write_errors) || self.has(DiskError::Write) {
             return Err(EIO);
+        }
+        if self.has(DiskError::NoSpace) {
+            return Err(ENOSPC);
         }
         let len = self.shorten(self.config.short_writes, len).unwrap_or(len);
         let (first, last) = (offset / fs.sector(), offset.saturating_add(len - 1) / fs.sector());
@@ -311,7 +353,7 @@ impl Faults {
             return Ok(());
         };
         let dirty = journal.dirty_sectors(ino);
-        if self.rng.chance(self.config.sync_errors) {
+        if self.rng.chance(self.config.sync_errors) || self.has(DiskError::Sync) {
             for index in dirty {
                 journal.lose(ino, index, |stored| stored.cloned());
             }
@@ -353,8 +395,8 @@ impl Faults {
     }
 
     /// When an operation that starts now is done.
-    pub(crate) fn done_at(&mut self, class: Class, now_ns: u64) -> u64 {
-        let (least, mean_extra) = match class {
+    pub(crate) fn done_at(&mut self, op: &FileOp, now_ns: u64) -> u64 {
+        let (least, mean_extra) = match class(op) {
             Class::Read => self.latency.read,
             Class::Write => self.latency.write,
             Class::Sync => self.latency.sync,
@@ -366,7 +408,10 @@ impl Faults {
         };
         let mut duration = nanoseconds(least).saturating_add(extra);
         let delay = std::mem::take(&mut self.delay);
-        let mut start = now_ns.max(self.busy_until).saturating_add(delay);
+        let mut start = now_ns
+            .max(self.busy_until)
+            .max(self.stalled_until)
+            .saturating_add(delay);
         if let Some((every, length, factor)) = self.config.throttles
             && self.throttle.covers(start, every, length, &mut self.rng)
         {
@@ -396,6 +441,30 @@ impl Episode {
                 .saturating_add((rng.exponential(nanoseconds(length) as f64) as u64).max(1));
         }
         self.from <= now
+    }
+}
+
+/// Which latency an operation has.
+fn class(op: &FileOp) -> Class {
+    match op {
+        FileOp::ReadAt { .. } | FileOp::ReadVectoredAt { .. } => Class::Read,
+        FileOp::WriteAt { .. } | FileOp::WriteVectoredAt { .. } | FileOp::Truncate { .. } | FileOp::Allocate { .. } => {
+            Class::Write
+        }
+        FileOp::Sync { .. } => Class::Sync,
+        FileOp::Open { .. }
+        | FileOp::Stat { .. }
+        | FileOp::Rename { .. }
+        | FileOp::Remove { .. }
+        | FileOp::MakeDir { .. }
+        | FileOp::HardLink { .. }
+        | FileOp::SymLink { .. }
+        | FileOp::ReadLink { .. }
+        | FileOp::SetMode { .. }
+        | FileOp::ReadDir { .. }
+        | FileOp::RealPath { .. }
+        | FileOp::Copy { .. }
+        | FileOp::RemoveAll { .. } => Class::Metadata,
     }
 }
 

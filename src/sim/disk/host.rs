@@ -4,12 +4,13 @@ use std::time::{Duration, SystemTime};
 
 use super::FileSystem;
 use super::config::Disk;
-use super::crash::Loss;
-use super::faults::{Class, Faults};
+use super::faults::{DiskFaults, Faults};
 use super::image::DiskHandle;
+use crate::sim::chaos::DiskError;
 use crate::sim::files::{Files, Volume};
+use crate::sim::host::Host;
 use crate::sim::rng::Rng;
-use crate::sys::FileOp;
+use crate::sim::world::Sim;
 
 impl Disk {
     /// The open files, none, of a host with a new disk like this. The faults draw from `rng`.
@@ -20,13 +21,9 @@ impl Disk {
 }
 
 impl Files {
-    /// When an operation that starts now is done, in nanoseconds as `now_ns`.
-    pub(crate) fn done_at(&self, op: &FileOp, now_ns: u64) -> u64 {
-        let volume = &mut *self.volume.borrow_mut();
-        match &mut volume.faults {
-            Some(faults) => faults.done_at(class(op), now_ns),
-            None => now_ns,
-        }
+    /// The files of a host for which the test has described no disk.
+    pub(crate) fn of_host(now: SystemTime, rng: Rng) -> Option<Files> {
+        Some(Disk::posix().mount(now, rng))
     }
 
     /// The process crashes: its files are closed, and nothing is lost.
@@ -36,15 +33,83 @@ impl Files {
         }
     }
 
-    /// The power fails: of what is not durable, `rng` decides what survives. No file is open afterwards.
-    pub(crate) fn power_loss(&mut self, rng: &mut Rng) -> Loss {
-        self.open.clear();
-        self.volume.borrow_mut().fs.power_loss(rng)
+    /// The power fails: of what is not durable, `rng` decides what survives. No file is open afterwards. Returns how many
+    /// unsynced changes were lost, of how many.
+    pub(crate) fn power_loss(&mut self, rng: &mut Rng) -> (u64, u64) {
+        self.process_crash();
+        let loss = self.volume.borrow_mut().fs.power_loss(rng);
+        (loss.lost, loss.unsynced)
+    }
+
+    /// From now on, operations of this kind fail.
+    pub(crate) fn begin_error(&mut self, error: DiskError) {
+        self.with_faults(|faults| faults.begin_error(error));
+    }
+
+    /// Ends [`begin_error`](Files::begin_error).
+    pub(crate) fn end_error(&mut self, error: DiskError) {
+        self.with_faults(|faults| faults.end_error(error));
+    }
+
+    /// Operations that start before this time start then, in nanoseconds.
+    pub(crate) fn stall_until(&mut self, until_ns: u64) {
+        self.with_faults(|faults| faults.stall_until(until_ns));
+    }
+
+    /// Ends all faults.
+    pub(crate) fn calm(&mut self) {
+        self.with_faults(Faults::calm);
+    }
+
+    fn with_faults(&self, change: impl FnOnce(&mut Faults)) {
+        if let Some(faults) = &mut self.volume.borrow_mut().faults {
+            change(faults);
+        }
     }
 
     /// The test's access to the disk.
     pub(crate) fn handle(&self) -> DiskHandle {
         DiskHandle::new(self.volume.clone())
+    }
+}
+
+impl Host {
+    /// Gives the host this disk, empty. Without this call it has a [`Disk::posix`] without faults.
+    pub fn disk(self, disk: Disk) -> Host {
+        let disk = match self.state.settings.knobs.off.disk {
+            true => disk.faults(DiskFaults::none()),
+            false => disk,
+        };
+        let stream = format!("disk/{}", self.state.name_of(self.number));
+        let rng = self.state.streams.stream(&stream);
+        let mut kernel = self.state.kernel.borrow_mut();
+        let (host, clock) = (usize::from(self.number), kernel.clock);
+        let now = kernel.shared().schedule.clocks[host].wall(clock);
+        kernel.files[host] = Some(disk.mount(now, rng));
+        drop(kernel);
+        self
+    }
+}
+
+impl Sim {
+    /// A host's disk, to read and change it from outside.
+    ///
+    /// ```
+    /// # fn example(sim: windlass::sim::Sim) -> std::io::Result<()> {
+    /// sim.disk("server").write("/etc/server.conf", "port = 7000")?;
+    /// sim.crash("server", windlass::sim::Crash::Power);
+    /// println!("{:?}", sim.disk("server"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn disk(&self, host: &str) -> DiskHandle {
+        let host = usize::from(self.state.host(host));
+        let kernel = self.state.kernel.borrow();
+        match &kernel.files[host] {
+            Some(files) => files.handle(),
+            None => unreachable!("every host of a world has a disk"),
+        }
     }
 }
 
@@ -62,29 +127,5 @@ impl Volume {
         if let Some(faults) = &mut self.faults {
             faults.delay_next(length);
         }
-    }
-}
-
-/// Which latency an operation has.
-fn class(op: &FileOp) -> Class {
-    match op {
-        FileOp::ReadAt { .. } | FileOp::ReadVectoredAt { .. } => Class::Read,
-        FileOp::WriteAt { .. } | FileOp::WriteVectoredAt { .. } | FileOp::Truncate { .. } | FileOp::Allocate { .. } => {
-            Class::Write
-        }
-        FileOp::Sync { .. } => Class::Sync,
-        FileOp::Open { .. }
-        | FileOp::Stat { .. }
-        | FileOp::Rename { .. }
-        | FileOp::Remove { .. }
-        | FileOp::MakeDir { .. }
-        | FileOp::HardLink { .. }
-        | FileOp::SymLink { .. }
-        | FileOp::ReadLink { .. }
-        | FileOp::SetMode { .. }
-        | FileOp::ReadDir { .. }
-        | FileOp::RealPath { .. }
-        | FileOp::Copy { .. }
-        | FileOp::RemoveAll { .. } => Class::Metadata,
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use libc::{ENOENT, ENOTDIR, O_CREAT, O_TRUNC, O_WRONLY};
+use libc::{ENOENT, ENOSPC, ENOTDIR, O_CREAT, O_TRUNC, O_WRONLY};
 
 use super::crash::TooManyImages;
 use super::faults::{DiskFaults, flip_bit};
@@ -82,6 +82,21 @@ impl DiskHandle {
         let volume = &mut *self.volume.borrow_mut();
         let empty = volume.fs.emptied();
         volume.replace(empty);
+    }
+
+    /// The disk's faults.
+    pub fn faults(&self) -> DiskFaults {
+        let volume = self.volume.borrow();
+        volume
+            .faults
+            .as_ref()
+            .map_or(DiskFaults::none(), |faults| faults.config())
+    }
+
+    /// Changes the disk's size in bytes; `None` is no limit. Writes fail with `ENOSPC` when it is full.
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        let fs = &mut self.volume.borrow_mut().fs;
+        fs.capacity = (bytes.map_or(u64::MAX, |bytes| bytes / fs.sector), ENOSPC);
     }
 
     /// Replaces the disk's faults.

@@ -306,7 +306,7 @@ impl FileSystem {
         if end > MAX_SIZE {
             return Err(EFBIG);
         }
-        let (sector, free, full) = (self.sector, self.capacity.0 - self.used, self.capacity.1);
+        let (sector, free, full) = (self.sector, self.capacity.0.saturating_sub(self.used), self.capacity.1);
         let contents = self.contents_mut(ino)?;
         let (before, old) = (contents.sectors_used(), contents.reserved.clone());
         contents.reserved.insert(offset / sector, end.div_ceil(sector));

@@ -2,6 +2,7 @@
 
 use super::FileSystem;
 use super::inode::Ino;
+use crate::sys::FileOp;
 
 pub(crate) enum Faults {}
 
@@ -11,6 +12,10 @@ impl Faults {
     }
 
     pub(crate) fn before_write(&mut self, _: &FileSystem, _: Ino, _: u64, _: u64) -> Result<u64, i32> {
+        match *self {}
+    }
+
+    pub(crate) fn done_at(&mut self, _: &FileOp, _: u64) -> u64 {
         match *self {}
     }
 

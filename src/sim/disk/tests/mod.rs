@@ -21,7 +21,6 @@ use crate::sys::{CURRENT, Fd, FileOp, OsResult, Stat};
 /// A process with files of its own, for calls as a program makes them.
 pub(super) struct Process {
     pub(super) files: Files,
-    next_fd: Fd,
     now: SystemTime,
 }
 
@@ -39,7 +38,6 @@ impl Process {
     pub(super) fn on(files: Files) -> Process {
         Process {
             files,
-            next_fd: 3,
             now: SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000),
         }
     }
@@ -51,13 +49,8 @@ impl Process {
     /// The operation's pointers are valid.
     pub(super) unsafe fn perform(&mut self, op: FileOp) -> OsResult {
         self.now += Duration::from_secs(1);
-        let next_fd = &mut self.next_fd;
-        let new_fd = || {
-            *next_fd += 1;
-            *next_fd - 1
-        };
         // SAFETY: the caller's promise.
-        unsafe { self.files.perform(&op, self.now, new_fd) }
+        unsafe { self.files.perform(&op, self.now) }
     }
 
     pub(super) fn open(&mut self, name: &str, flags: i32) -> Result<Fd, i32> {
