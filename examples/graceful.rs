@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use support::{accept_failed, drain, outln, reap};
 use windlass::net::{TcpListener, TcpStream};
-use windlass::task::JoinSet;
+use windlass::task::{CancelToken, JoinSet};
 
 fn main() -> io::Result<()> {
     let mut args = std::env::args().skip(1);
@@ -34,11 +34,24 @@ async fn serve(addr: String, grace: Duration) -> io::Result<()> {
     // From here on, Ctrl-C and SIGTERM no longer end the process by default.
     let mut shutdown = windlass::signal::shutdown()?;
     outln!("listening on {}", listener.local_addr()?);
-    // The connections fail independently of each other.
-    let mut connections = JoinSet::new();
+    let stop = CancelToken::new();
+    let accepting = windlass::spawn(accept(listener, stop.clone()));
 
+    shutdown.recv().await;
+
+    // The task's handle resolves when its last accept has left the kernel and the listener is closed: from here on, new
+    // connections are refused.
+    stop.cancel();
+    let connections = accepting.await?;
+    drain(connections, grace).await;
+    Ok(())
+}
+
+/// Accepts until `stop` is cancelled, and returns the connections. They fail independently of each other.
+async fn accept(listener: TcpListener, stop: CancelToken) -> JoinSet<()> {
+    let mut connections = JoinSet::new();
     // A cancelled accept loses no connection.
-    while let Some(accepted) = shutdown.run_until_shutdown(listener.accept()).await {
+    while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
         match accepted {
             Ok((stream, peer)) => {
                 reap(&mut connections);
@@ -51,11 +64,7 @@ async fn serve(addr: String, grace: Duration) -> io::Result<()> {
             Err(error) => accept_failed(error).await,
         }
     }
-
-    // The listener closes: new connections are refused.
-    drop(listener);
-    drain(connections, grace).await;
-    Ok(())
+    connections
 }
 
 async fn echo(stream: TcpStream) -> io::Result<()> {
