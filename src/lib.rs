@@ -64,6 +64,7 @@
 //! - `tracing`: emits `tracing` events for tasks, operations and exceptions, with the targets `windlass::task`,
 //!   `windlass::op` and `windlass::loop`.
 //! - `macros`: the attributes `#[windlass::main]` and `#[windlass::test]`.
+//! - `sim`: deterministic simulation of hosts, network and disks with faults, in the module `sim`.
 //! - `tls`: TLS over any stream, with rustls, in the module `tls`.
 //!
 //! At least one driver must be enabled; each builds without the other's dependencies. With both, [`DriverChoice::Auto`]

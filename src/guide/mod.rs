@@ -62,6 +62,15 @@ pub mod drivers {}
 pub mod testing {}
 
 #[doc = include_str!("links.md")]
+#[cfg_attr(all(feature = "sim", unix), doc = include_str!("../../docs/guide/faults.md"))]
+#[cfg_attr(
+    not(all(feature = "sim", unix)),
+    doc = "This page needs the feature `sim`, and its code Unix: see `docs/guide/faults.md`."
+)]
+#[doc = "---\n\nReference: [`rand`](crate::rand), [`time`](crate::time), [`fs`](crate::fs)"]
+pub mod faults {}
+
+#[doc = include_str!("links.md")]
 #[doc = include_str!("../../docs/guide/performance.md")]
 #[doc = "---\n\nReference: [`metrics`](crate::metrics), [`Counters`](crate::Counters), [`Builder`](crate::Builder)"]
 pub mod performance {}

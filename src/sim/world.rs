@@ -493,7 +493,7 @@ impl Sim {
         self.state.kernel.borrow_mut().shared().zone.delay = time;
     }
 
-    /// Ends a host's process, or its power. Its tasks are dropped without cleanup, and reach nobody. Nothing happens if it
+    /// Ends a host's process, or its power. Its tasks are dropped without cleanup, and reach no peer. Nothing happens if it
     /// does not run.
     #[track_caller]
     pub fn crash(&self, host: &str, crash: Crash) {

@@ -62,7 +62,7 @@ fn a_host_without_power_is_silent_and_forgets() {
         sim.crash("server", Crash::Power);
         assert!(timeout(60 * SEC, stream.read_managed()).await.is_err());
         sim.restart("server");
-        // Half-open: nobody tells the client before it sends.
+        // Half-open: the client learns of it when it sends.
         assert!(timeout(60 * SEC, stream.read_managed()).await.is_err());
         stream.write_all("anyone?").await.0?;
         assert_kind(stream.read_managed().await, ErrorKind::ConnectionReset);

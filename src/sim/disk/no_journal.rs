@@ -7,7 +7,7 @@ use super::inode::{EntryName, Ino, Sector};
 #[derive(Clone)]
 pub(crate) enum Journal {}
 
-/// A change of one directory entry, which nobody records.
+/// A change of one directory entry. It is not recorded.
 pub(crate) struct Edit {
     pub(super) dir: Ino,
 }

@@ -81,7 +81,7 @@ impl Network {
         }
     }
 
-    /// A host loses power: its sockets vanish, and no peer is told.
+    /// A host loses power: its sockets vanish, and no peer notices.
     pub(crate) fn power_off(&mut self, host: u16) {
         self.host(host).is_down = true;
         for fd in self.fds_of(host) {
