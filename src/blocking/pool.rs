@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::ptr;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -61,7 +61,9 @@ pub(crate) struct PoolSettings {
 
 impl Default for PoolSettings {
     fn default() -> PoolSettings {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        // Asking reads files of the kernel, which takes longer than everything else about a new loop.
+        static PROCESSORS: OnceLock<usize> = OnceLock::new();
+        let processors = PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
         PoolSettings {
             threads: (processors + 4).min(32),
             queue: 1024,

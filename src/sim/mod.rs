@@ -1,11 +1,55 @@
-//! Deterministic simulation, on a simulated kernel: a driver without system calls, with in-memory sockets and files
-//! and a virtual clock.
+//! Deterministic simulation: runs whole clusters in one thread, under faults, and replays them from a seed.
 //!
-//! [`DriverChoice::Null`](crate::DriverChoice::Null) is one host on its own: no faults and no delays.
+//! The hosts of a simulation run the production code, unchanged: [`net`](crate::net), [`fs`](crate::fs) and
+//! [`time`](crate::time) work on a simulated kernel. [`sweep`] runs a test with many seeds. The seed decides on everything
+//! that is left to chance: latencies, losses, the order of simultaneous events, the sizes of reads. The same seed is the
+//! same run.
 //!
-//! It is the worst case of a completion-based driver, and deterministic. An operation completes in a later poll, and
-//! writes through its raw pointers then. An operation that can complete wins over its cancel, so the "cancelled, but
-//! completed" race always happens. Sockets and time need no system call, so Miri can run the core.
+//! ```
+//! # #[cfg(feature = "sim")] {
+//! use std::time::Duration;
+//! use windlass::net::{TcpListener, TcpStream};
+//! use windlass::sim::{self, Crash, Link};
+//!
+//! async fn serve() -> std::io::Result<()> {
+//!     let listener = TcpListener::bind("0.0.0.0:7000").await?;
+//!     loop {
+//!         let (stream, _) = listener.accept().await?;
+//!         windlass::spawn(async move { stream.write_all("hello").await.0 });
+//!     }
+//! }
+//!
+//! sim::sweep(0..20, |sim| async move {
+//!     sim.links(Link::new().loss(0.01));
+//!     sim.host("server").start(serve);
+//!     windlass::time::sleep(Duration::from_secs(1)).await;
+//!     sim.crash("server", Crash::Power);
+//!     sim.after(Duration::from_secs(5), |sim| sim.restart("server"));
+//!     // The request is sent again until the server is back.
+//!     let stream = TcpStream::connect("server:7000").await?;
+//!     let (result, bytes) = stream.read_exact([0; 5]).await;
+//!     result?;
+//!     assert_eq!(&bytes, b"hello");
+//!     Ok(())
+//! });
+//! # }
+//! ```
+//!
+//! # Rules
+//!
+//! - Time is virtual: an hour of sleeps takes no time, and each turn of a loop takes a microsecond or more.
+//! - A run must depend on nothing but its seed. Take random numbers from [`rand`](crate::rand), times from
+//!   [`Instant::now`](crate::time::Instant::now) and [`wall_now`](crate::time::wall_now), and blocking work from
+//!   [`spawn_blocking`](crate::spawn_blocking), which runs on the simulation's thread. A thread of the program's own that
+//!   wakes a loop fails the run. Statics keep their values over crashes and seeds.
+//! - TCP is modelled by its visible effects. Its timeouts are Linux's.
+//!
+//! # The null driver
+//!
+//! [`DriverChoice::Null`](crate::DriverChoice::Null) is one host of this kernel on its own: no faults and no delays. It is
+//! the worst case of a completion-based driver. An operation completes in a later poll, and writes through its raw pointers
+//! only before that. An operation that can complete wins over its cancel, so the "cancelled, but completed" race always
+//! happens. It makes no system call for sockets, files and time, so Miri can run the core.
 
 #![cfg_attr(
     not(feature = "sim"),

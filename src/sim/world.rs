@@ -47,6 +47,9 @@ type BoxError = Box<dyn Error>;
 /// The host of the test itself.
 const TEST: u16 = 0;
 
+/// How many blocking jobs of a loop run at a time.
+const JOBS: usize = 8;
+
 /// The state that the test's handle and the world share.
 pub(super) struct WorldState {
     pub(super) kernel: Rc<RefCell<Kernel>>,
@@ -493,8 +496,8 @@ impl Sim {
         self.state.kernel.borrow_mut().shared().zone.delay = time;
     }
 
-    /// Ends a host's process, or its power. Its tasks are dropped without cleanup, and reach no peer. Nothing happens if it
-    /// does not run.
+    /// Ends a host's process, or its power. Its tasks are dropped without cleanup, and their destructors send nothing.
+    /// Nothing happens if it does not run.
     #[track_caller]
     pub fn crash(&self, host: &str, crash: Crash) {
         let number = self.state.host(host);
@@ -787,7 +790,9 @@ impl World {
         let notified = self.state.notified.clone();
         let notifier = Arc::new(LoopNotifier { loop_index, notified });
         let driver = SimDriver::in_world(&self.state.kernel, host, loop_index, notifier);
-        let event_loop = configure(Builder::new()).with_driver(Box::new(driver)).build()?;
+        // The default depends on the machine, and a run must not.
+        let builder = Builder::new().max_blocking_threads(JOBS).max_file_threads(JOBS);
+        let event_loop = configure(builder).with_driver(Box::new(driver)).build()?;
         let state = self.state.clone();
         event_loop.set_exception_handler(move |exception| match exception.panic_payload() {
             Some(payload) => state.fail_by_panic(payload),

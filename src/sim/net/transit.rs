@@ -81,7 +81,7 @@ impl Network {
         }
     }
 
-    /// A host loses power: its sockets vanish, and no peer notices.
+    /// A host loses power: its sockets vanish without a packet to their peers.
     pub(crate) fn power_off(&mut self, host: u16) {
         self.host(host).is_down = true;
         for fd in self.fds_of(host) {
