@@ -627,8 +627,6 @@ fn a_send_waits_for_a_full_queue() {
                     sender.connect(&path).await.unwrap();
                 }
                 // Fills the queue.
-                let filler = StdDatagram::unbound().unwrap();
-                filler.set_nonblocking(true).unwrap();
                 let mut filled = 0;
                 if is_own {
                     while timeout(Duration::from_millis(20), send(&sender, is_connected, &path))
@@ -638,6 +636,8 @@ fn a_send_waits_for_a_full_queue() {
                         filled += 1;
                     }
                 } else {
+                    let filler = StdDatagram::unbound().unwrap();
+                    filler.set_nonblocking(true).unwrap();
                     while filler.send_to(b"filler", &path).is_ok() {
                         filled += 1;
                     }
