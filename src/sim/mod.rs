@@ -87,6 +87,8 @@ mod ops;
 #[cfg(feature = "sim")]
 mod panics;
 #[cfg(feature = "sim")]
+mod quirks;
+#[cfg(feature = "sim")]
 mod report;
 pub(crate) mod rng;
 #[cfg(feature = "sim")]
@@ -118,6 +120,8 @@ pub use self::host::{Crash, Host, HostOutput};
 pub use self::link::{Dist, Link};
 #[cfg(feature = "sim")]
 pub use self::names::Lookup;
+#[cfg(feature = "sim")]
+pub use self::quirks::{Audit, Quirks};
 #[cfg(feature = "sim")]
 pub use self::sweep::{Failed, Report};
 #[cfg(feature = "sim")]

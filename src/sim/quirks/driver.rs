@@ -1,0 +1,660 @@
+//! The driver that wraps another one and adds quirks.
+//!
+//! Every operation of the loop has an entry here until its completion is reported, and runs in the inner driver under an
+//! id of this driver's: an attempt has no id of the loop's, and a send may take several operations of the inner driver.
+//!
+//! While something is held back (a start, a cancel or a completion), the inner driver is polled without blocking. So a
+//! delay is a number of polls, the loop never sleeps over it, and a virtual clock stands still.
+
+use std::io;
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use super::Quirks;
+use super::audit::{Audit, Ledger};
+use super::memory::{adapt, fingerprint, rest_of, scribble, send_len};
+use crate::driver::{
+    BufferPool, Completion, Control, Description, Driver, DriverCounters, Fd, FdSpace, FileOp, Job, Notify, Op, OpId,
+    OpResult, OsResult, Reply, SCRATCH_LEN, Scratch, SignalSource, Start, Wait,
+};
+use crate::rand::Rng;
+use crate::sim::rng::Streams;
+use crate::sys::{Instant, errno};
+
+/// An attempt that was cancelled is polled for this often. A driver with a virtual clock completes it in the first.
+const MOST_POLLS: usize = 1000;
+
+pub(super) struct QuirkyDriver {
+    quirks: Quirks,
+    inner: Box<dyn Driver>,
+    ledger: Ledger,
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    /// The entry of the loop's operation, by the index of its id.
+    by_index: Vec<Option<u32>>,
+    /// Starts and cancels that the inner driver gets in a later poll.
+    queued: Vec<Queued>,
+    /// Results that the loop gets in a later poll, oldest first.
+    results: Vec<Late>,
+    /// The memory of the inner driver's completions.
+    buffer: Vec<Completion>,
+    /// Starts and cancels since the last poll.
+    submitted: u32,
+    counters: DriverCounters,
+    rngs: Rngs,
+}
+
+/// One stream per purpose, so that one quirk's rate does not change where the others occur.
+struct Rngs {
+    starts: Rng,
+    attempts: Rng,
+    lengths: Rng,
+    errors: Rng,
+    cancels: Rng,
+    polls: Rng,
+    completions: Rng,
+}
+
+struct Entry {
+    state: State,
+    /// How often the entry was used before.
+    generation: u64,
+    /// The loop's id; `None` for an attempt.
+    id: Option<OpId>,
+    /// The loop's op and scratch: in place until the completion is reported.
+    op: *const Op,
+    scratch: *mut Scratch,
+    /// The op that the inner driver gets instead, if it differs: owned by the entry, freed when the inner driver has
+    /// completed it.
+    copy: Option<NonNull<Op>>,
+    fingerprint: u64,
+    /// The bytes that earlier parts of a send have sent.
+    sent: u32,
+    is_cancelled: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum State {
+    Free,
+    /// The inner driver does not know it yet.
+    Queued,
+    /// In flight in the inner driver.
+    Inner,
+    /// The inner driver has nothing to do with it any more. The result has not been reported.
+    Done,
+}
+
+struct Queued {
+    entry: u32,
+    generation: u64,
+    polls: u32,
+    is_cancel: bool,
+}
+
+struct Late {
+    entry: u32,
+    result: OpResult,
+    polls: u32,
+}
+
+impl QuirkyDriver {
+    pub(super) fn new(quirks: Quirks, inner: Box<dyn Driver>, audit: &Audit) -> QuirkyDriver {
+        let streams = Streams::new(quirks.seed);
+        let stream = |name: &str| streams.stream(&format!("quirk/{name}"));
+        QuirkyDriver {
+            ledger: Ledger::new(audit, inner.fd_space()),
+            quirks,
+            inner,
+            entries: Vec::new(),
+            free: Vec::new(),
+            by_index: Vec::new(),
+            queued: Vec::new(),
+            results: Vec::new(),
+            buffer: Vec::new(),
+            submitted: 0,
+            counters: DriverCounters::default(),
+            rngs: Rngs {
+                starts: stream("starts"),
+                attempts: stream("attempts"),
+                lengths: stream("lengths"),
+                errors: stream("errors"),
+                cancels: stream("cancels"),
+                polls: stream("polls"),
+                completions: stream("completions"),
+            },
+        }
+    }
+
+    /// The entry of an operation in flight.
+    fn find(&self, id: OpId) -> Option<u32> {
+        let at = self.by_index.get(id.index()).copied().flatten()?;
+        Some(at).filter(|&at| self.entries[at as usize].id == Some(id))
+    }
+
+    fn insert(&mut self, id: Option<OpId>, op: &Op, scratch: *mut Scratch) -> u32 {
+        let entry = Entry {
+            state: State::Queued,
+            generation: 0,
+            id,
+            op,
+            scratch,
+            copy: None,
+            // SAFETY: the operation is being started, so it has not completed.
+            fingerprint: unsafe { fingerprint(op) },
+            sent: 0,
+            is_cancelled: false,
+        };
+        let at = match self.free.pop() {
+            Some(at) => {
+                let generation = self.entries[at as usize].generation + 1;
+                self.entries[at as usize] = Entry { generation, ..entry };
+                at
+            }
+            None => {
+                self.entries.push(entry);
+                self.entries.len() as u32 - 1
+            }
+        };
+        if let Some(id) = id {
+            if self.by_index.len() <= id.index() {
+                self.by_index.resize(id.index() + 1, None);
+            }
+            self.by_index[id.index()] = Some(at);
+        }
+        at
+    }
+
+    /// Ends an entry whose operation is not in flight in the inner driver.
+    fn remove(&mut self, at: u32) {
+        self.free_copy(at);
+        let entry = &mut self.entries[at as usize];
+        debug_assert!(entry.state != State::Inner && entry.state != State::Free);
+        entry.state = State::Free;
+        if let Some(id) = entry.id {
+            self.by_index[id.index()] = None;
+            // SAFETY: the loop learns of the completion only after this.
+            self.ledger.ended(unsafe { &*entry.op });
+        }
+        self.free.push(at);
+    }
+
+    fn free_copy(&mut self, at: u32) {
+        if let Some(copy) = self.entries[at as usize].copy.take() {
+            // SAFETY: `set_copy` made it from a box, and the inner driver has completed the operation that used it.
+            drop(unsafe { Box::from_raw(copy.as_ptr()) });
+        }
+    }
+
+    fn set_copy(&mut self, at: u32, op: Op) {
+        self.free_copy(at);
+        // A raw pointer: moving a box would invalidate the pointer that the inner driver keeps.
+        self.entries[at as usize].copy = Some(NonNull::from(Box::leak(Box::new(op))));
+    }
+
+    fn inner_id(&self, at: u32) -> OpId {
+        OpId::new(at, self.entries[at as usize].generation)
+    }
+
+    fn inner_op(&self, at: u32) -> *const Op {
+        let entry = &self.entries[at as usize];
+        entry.copy.map_or(entry.op, |copy| copy.as_ptr().cast_const())
+    }
+
+    /// Starts an entry in the inner driver. `Blocking` ends nothing: the caller decides.
+    fn start_inner(&mut self, at: u32) -> Start {
+        let (id, op) = (self.inner_id(at), self.inner_op(at));
+        let entry = &mut self.entries[at as usize];
+        entry.state = State::Inner;
+        // SAFETY: the loop keeps its memory in place until it learns of the completion, and this driver its copy until
+        // the inner driver has completed the operation. Entries have distinct ids in the inner driver.
+        let start = unsafe { self.inner.start(id, &*op, entry.scratch) };
+        if !matches!(start, Start::Pending) {
+            entry.state = State::Queued;
+        }
+        start
+    }
+
+    /// Starts an entry after the loop's call of `start` has returned.
+    fn start_late(&mut self, at: u32) {
+        match self.start_inner(at) {
+            Start::Pending => {}
+            Start::Done(result) => self.inner_done(at, result),
+            // Too late for a thread.
+            Start::Blocking => self.inner_done(at, OpResult::new(Err(errno::NOT_SUPPORTED))),
+        }
+    }
+
+    /// The inner driver has completed an entry's operation, or part of a send.
+    fn inner_done(&mut self, at: u32, result: OpResult) {
+        let copy = self.entries[at as usize].copy;
+        // SAFETY: the entry owns its copy.
+        let part = copy.and_then(|copy| send_len(unsafe { copy.as_ref() }));
+        let entry = &mut self.entries[at as usize];
+        entry.state = State::Done;
+        // SAFETY: the operation's completion has not been reported.
+        let op = unsafe { &*entry.op };
+        let result = match (result.res(), entry.sent) {
+            (Ok(count), _) if part.is_some() => {
+                entry.sent += count;
+                let is_whole = part == Some(count as usize);
+                let rest = rest_of(op, entry.sent as usize).filter(|_| is_whole && !entry.is_cancelled);
+                if entry.id.is_some()
+                    && let Some(rest) = rest
+                    && self.rngs.lengths.chance(self.quirks.continued_sends)
+                {
+                    return self.go_on(at, rest);
+                }
+                OpResult::new(Ok(self.entries[at as usize].sent))
+            }
+            (Err(_), sent @ 1..) => OpResult::new(Ok(sent)),
+            (Err(_), 0) if self.quirks.scribbles => {
+                // SAFETY: the operation has not completed, and the inner driver does not use its memory any more.
+                unsafe { scribble(op, self.rngs.errors.next_u64() as u8) };
+                result
+            }
+            _ => result,
+        };
+        self.finish(at, result);
+    }
+
+    /// Sends the rest of a shortened send. If it does not complete soon, it is cancelled: its caller must learn what was
+    /// sent even if the peer does not read.
+    fn go_on(&mut self, at: u32, rest: Op) {
+        self.set_copy(at, rest);
+        let entry = &mut self.entries[at as usize];
+        entry.state = State::Queued;
+        entry.generation += 1;
+        let generation = entry.generation;
+        let polls = self.rngs.lengths.range(0..=u64::from(self.quirks.most_polls)) as u32;
+        let mut queue = |polls, is_cancel| {
+            self.queued.push(Queued {
+                entry: at,
+                generation,
+                polls,
+                is_cancel,
+            });
+        };
+        queue(polls, false);
+        queue(polls + 1, true);
+    }
+
+    /// Keeps a result for a later poll.
+    fn finish(&mut self, at: u32, result: OpResult) {
+        self.free_copy(at);
+        self.entries[at as usize].state = State::Done;
+        let polls = self
+            .quirks
+            .delay(&mut self.rngs.completions, self.quirks.late_completions);
+        self.results.push(Late {
+            entry: at,
+            result,
+            polls,
+        });
+    }
+
+    /// Ends an entry whose result is returned to the loop right after this.
+    fn report(&mut self, at: u32, result: OpResult) -> OpResult {
+        let entry = &self.entries[at as usize];
+        // SAFETY: the completion is reported only after this.
+        let op = unsafe { &*entry.op };
+        // SAFETY: as above.
+        unsafe { self.ledger.completing(op, entry.fingerprint, result.res()) };
+        self.remove(at);
+        result
+    }
+
+    /// Polls the inner driver and keeps its results.
+    fn poll_inner(&mut self, wait: Wait) -> io::Result<()> {
+        let mut completed = std::mem::take(&mut self.buffer);
+        let result = self.inner.poll(&mut completed, wait);
+        for Completion { id, result } in completed.drain(..) {
+            let at = id.index() as u32;
+            let entry = self.entries.get(at as usize);
+            match entry {
+                Some(entry) if entry.state == State::Inner && self.inner_id(at) == id => self.inner_done(at, result),
+                _ => self
+                    .ledger
+                    .violated(format!("the inner driver completed {id:?}, which is not in flight")),
+            }
+        }
+        self.buffer = completed;
+        result
+    }
+
+    /// Takes the result of an entry that need not wait for a poll.
+    fn take_result(&mut self, at: u32) -> Option<OpResult> {
+        let position = self.results.iter().position(|late| late.entry == at)?;
+        Some(self.results.remove(position).result)
+    }
+
+    /// Whether the submission queue has an entry left before the next poll.
+    fn has_space(&mut self) -> bool {
+        let is_full = self
+            .quirks
+            .queue_entries
+            .is_some_and(|entries| self.submitted >= entries);
+        self.submitted += 1;
+        self.counters.sq_full += u64::from(is_full);
+        !is_full
+    }
+
+    fn queue(&mut self, at: u32, polls: u32, is_cancel: bool) {
+        self.queued.push(Queued {
+            entry: at,
+            generation: self.entries[at as usize].generation,
+            polls,
+            is_cancel,
+        });
+    }
+
+    fn cancel_inner(&mut self, at: u32) {
+        let (id, op) = (self.inner_id(at), self.inner_op(at));
+        // SAFETY: the operation is in flight in the inner driver, so its op is in place.
+        self.inner.cancel(id, unsafe { &*op });
+    }
+
+    /// Passes queued starts and cancels on whose time has come, as many as the submission queue takes.
+    fn submit(&mut self) {
+        self.submitted = 0;
+        let mut left = Vec::new();
+        for mut queued in std::mem::take(&mut self.queued) {
+            let at = queued.entry;
+            let entry = &self.entries[at as usize];
+            let wanted = if queued.is_cancel { State::Inner } else { State::Queued };
+            let is_current = entry.generation == queued.generation && entry.state != State::Free;
+            match queued.polls {
+                // It has completed meanwhile, or was cancelled before it was started.
+                _ if !is_current || entry.state == State::Done => {}
+                0 if entry.state != wanted => left.push(queued),
+                0 if !self.has_space() => left.push(queued),
+                0 if queued.is_cancel => self.cancel_inner(at),
+                0 => self.start_late(at),
+                _ => {
+                    queued.polls -= 1;
+                    left.push(queued);
+                }
+            }
+        }
+        // What these calls have queued comes after what was there before.
+        left.append(&mut self.queued);
+        self.queued = left;
+    }
+
+    /// Reports the results whose time has come.
+    fn report_due(&mut self, completed: &mut Vec<Completion>) {
+        let mut due = Vec::new();
+        self.results.retain_mut(|late| match late.polls {
+            0 => {
+                due.push((late.entry, late.result));
+                false
+            }
+            _ => {
+                late.polls -= 1;
+                true
+            }
+        });
+        let rng = &mut self.rngs.completions;
+        if self.quirks.permuted {
+            rng.shuffle(&mut due);
+        }
+        if due.len() > 1 && rng.chance(self.quirks.split_polls) {
+            let kept = due.split_off(rng.range(1..due.len() as u64) as usize);
+            let kept = kept.into_iter().map(|(entry, result)| Late {
+                entry,
+                result,
+                polls: 0,
+            });
+            self.results.splice(0..0, kept);
+        }
+        for (at, result) in due {
+            let id = self.entries[at as usize]
+                .id
+                .expect("an attempt's result is taken at once");
+            let result = self.report(at, result);
+            completed.push(Completion { id, result });
+        }
+    }
+
+    fn is_holding(&self) -> bool {
+        !self.queued.is_empty() || !self.results.is_empty()
+    }
+
+    /// The error that an operation fails with instead of being started.
+    fn injected(&mut self, op: &Op) -> Option<i32> {
+        let (quirks, rng) = (&self.quirks, &mut self.rngs.errors);
+        match op {
+            Op::RecvManaged { .. } | Op::RecvMessageManaged { .. } if rng.chance(quirks.empty_pool) => {
+                self.counters.pool_empty += 1;
+                Some(errno::NO_BUFFERS)
+            }
+            Op::Accept { .. } if rng.chance(quirks.aborted_accepts) => Some(errno::ABORTED),
+            Op::Accept { .. } | Op::File(FileOp::Open { .. }) => self.exhausted(),
+            _ => None,
+        }
+    }
+
+    fn exhausted(&mut self) -> Option<i32> {
+        let rng = &mut self.rngs.errors;
+        let codes = [errno::PROCESS_FILES, errno::SYSTEM_FILES];
+        rng.chance(self.quirks.no_descriptors)
+            .then(|| codes[rng.below(2) as usize])
+    }
+}
+
+// SAFETY: the memory of an operation stays in place until its completion is reported, and it is reported only after the
+// inner driver has completed it, or if the inner driver never got it.
+unsafe impl Driver for QuirkyDriver {
+    fn describe(&self) -> Description {
+        self.inner.describe()
+    }
+
+    fn now(&self) -> Instant {
+        self.inner.now()
+    }
+
+    fn has_virtual_clock(&self) -> bool {
+        self.inner.has_virtual_clock()
+    }
+
+    fn submits_in_batches(&self) -> bool {
+        self.quirks
+            .submits_in_batches
+            .unwrap_or_else(|| self.inner.submits_in_batches())
+    }
+
+    fn tries_first(&self) -> bool {
+        self.quirks.tries_first.unwrap_or_else(|| self.inner.tries_first())
+    }
+
+    fn offload(&mut self, job: Job) -> Result<(), Job> {
+        self.inner.offload(job)
+    }
+
+    fn wall_clock(&self) -> SystemTime {
+        self.inner.wall_clock()
+    }
+
+    fn entropy(&mut self, bytes: &mut [u8]) {
+        self.inner.entropy(bytes);
+    }
+
+    fn signals(&self) -> SignalSource {
+        self.inner.signals()
+    }
+
+    fn control(&mut self, call: Control<'_>) -> io::Result<Reply> {
+        self.ledger.calling(&call);
+        if let Control::Socket { .. } | Control::Pair { .. } | Control::Pipe = call
+            && let Some(code) = self.exhausted()
+        {
+            return Err(io::Error::from_raw_os_error(code));
+        }
+        let reply = self.inner.control(call)?;
+        self.ledger.called(&call, &reply);
+        Ok(reply)
+    }
+
+    unsafe fn start(&mut self, id: OpId, op: &Op, scratch: *mut Scratch) -> Start {
+        let is_in_flight = self.by_index.get(id.index()).copied().flatten().is_some();
+        self.ledger.starting(id, op, is_in_flight);
+        let at = self.insert(Some(id), op, scratch);
+        if let Some(code) = self.injected(op) {
+            self.finish(at, OpResult::new(Err(code)));
+            return Start::Pending;
+        }
+        let shorten = self.rngs.lengths.chance(self.quirks.short_counts);
+        // SAFETY: the caller's promise: the operation owns its memory.
+        let adapted = unsafe { adapt(op, shorten, &mut self.rngs.lengths) };
+        self.set_copy(at, adapted);
+        // The others may be for a thread, which only the answer of the inner driver tells.
+        if op.waits_for().is_some() {
+            let polls = self.quirks.delay(&mut self.rngs.starts, self.quirks.late_starts);
+            if !self.has_space() || polls > 0 {
+                self.queue(at, polls.saturating_sub(1), false);
+                return Start::Pending;
+            }
+        }
+        match self.start_inner(at) {
+            Start::Blocking => {
+                self.remove(at);
+                return Start::Blocking;
+            }
+            Start::Done(result) => self.inner_done(at, result),
+            Start::Pending => {}
+        }
+        if matches!(op, Op::Readiness { .. }) || !self.rngs.starts.chance(self.quirks.done_at_once) {
+            return Start::Pending;
+        }
+        // An error of this poll comes again in the next one.
+        let _ = self.poll_inner(Wait::Poll);
+        match self.take_result(at) {
+            Some(result) => Start::Done(self.report(at, result)),
+            None => Start::Pending,
+        }
+    }
+
+    unsafe fn attempt(&mut self, op: &Op, alone: bool) -> Option<OsResult> {
+        self.ledger.attempting(op);
+        if !self.rngs.attempts.chance(self.quirks.attempts_served) {
+            return None;
+        }
+        // SAFETY: the caller's promise.
+        if let Some(res) = unsafe { self.inner.attempt(op, alone) } {
+            return Some(res);
+        }
+        // Other drivers complete a cancelled operation when the kernel does: too late for an attempt.
+        if !self.has_virtual_clock() || op.waits_for().is_none() {
+            return None;
+        }
+        let mut scratch = Scratch([std::mem::MaybeUninit::uninit(); SCRATCH_LEN]);
+        let at = self.insert(None, op, &mut scratch);
+        let shorten = self.rngs.lengths.chance(self.quirks.short_counts);
+        // SAFETY: the caller's promise.
+        let adapted = unsafe { adapt(op, shorten, &mut self.rngs.lengths) };
+        self.set_copy(at, adapted);
+        match self.start_inner(at) {
+            Start::Blocking => {
+                self.remove(at);
+                return None;
+            }
+            Start::Done(result) => self.inner_done(at, result),
+            Start::Pending => {}
+        }
+        for poll in 0..MOST_POLLS {
+            let _ = self.poll_inner(Wait::Poll);
+            if let Some(result) = self.take_result(at) {
+                self.remove(at);
+                return Some(result.res()).filter(|res| *res != Err(errno::CANCELED));
+            }
+            if poll == 0 {
+                self.cancel_inner(at);
+            }
+        }
+        // Returning would free memory that the inner driver still uses, and so would unwinding.
+        eprintln!("windlass: the inner driver does not complete a cancelled {}", op.name());
+        std::process::abort();
+    }
+
+    fn cancel(&mut self, id: OpId, op: &Op) {
+        let Some(at) = self.find(id) else {
+            return self.ledger.cancelling(id, op);
+        };
+        let entry = &mut self.entries[at as usize];
+        entry.is_cancelled = true;
+        match entry.state {
+            State::Done => self.counters.late_cancels += 1,
+            State::Queued if entry.sent > 0 => {
+                let sent = entry.sent;
+                self.finish(at, OpResult::new(Ok(sent)));
+            }
+            State::Queued if self.rngs.cancels.chance(self.quirks.lost_cancels) => self.queue(at, 0, true),
+            State::Queued => self.inner_done(at, OpResult::new(Err(errno::CANCELED))),
+            State::Inner => {
+                let polls = self.quirks.delay(&mut self.rngs.cancels, self.quirks.late_cancels);
+                match self.has_space() && polls == 0 {
+                    true => self.cancel_inner(at),
+                    false => self.queue(at, polls.saturating_sub(1), true),
+                }
+            }
+            State::Free => unreachable!("the entry was found by its id"),
+        }
+    }
+
+    fn provide_buffers(&mut self, pool: &Rc<BufferPool>) -> bool {
+        self.inner.provide_buffers(pool)
+    }
+
+    fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
+        if self.rngs.polls.chance(self.quirks.empty_polls) {
+            return Ok(());
+        }
+        self.submit();
+        let wait = match wait {
+            Wait::Until(_) | Wait::Forever if self.is_holding() => Wait::Poll,
+            wait => wait,
+        };
+        let result = self.poll_inner(wait);
+        self.report_due(completed);
+        result
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.submit();
+        if self.is_holding() {
+            // The outer loop must turn this one: a poll makes progress.
+            self.inner.notifier().notify();
+        }
+        self.inner.flush()
+    }
+
+    fn descriptor(&mut self) -> io::Result<Fd> {
+        self.inner.descriptor()
+    }
+
+    fn notifier(&self) -> Arc<dyn Notify> {
+        self.inner.notifier()
+    }
+
+    fn counters(&self) -> DriverCounters {
+        let (mut counters, own) = (self.inner.counters(), &self.counters);
+        counters.sq_full += own.sq_full;
+        counters.late_cancels += own.late_cancels;
+        counters.pool_empty += own.pool_empty;
+        counters
+    }
+
+    fn fd_space(&self) -> FdSpace {
+        self.inner.fd_space()
+    }
+}
+
+impl Drop for QuirkyDriver {
+    fn drop(&mut self) {
+        let in_flight = self.entries.iter().filter(|entry| entry.state != State::Free);
+        // SAFETY: these operations have not completed.
+        let names: Vec<_> = in_flight.map(|entry| unsafe { &*entry.op }.name()).collect();
+        self.ledger.dropping(&names);
+    }
+}
