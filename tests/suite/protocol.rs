@@ -10,7 +10,9 @@ use windlass::net::TcpStream;
 use windlass::protocol::{Protocol, ProtocolRef, Transport, attach, create_server};
 use windlass::time::{sleep, timeout};
 
-use crate::support::{CountDrop, assert_reset, exceptions_of, on_every_driver, pair, reset_on_close, turns};
+use crate::support::{
+    CountDrop, assert_reset, exceptions_of, on_every_driver, on_every_exact_driver, pair, reset_on_close, turns,
+};
 
 /// A callback that a protocol received.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -192,7 +194,8 @@ pub(crate) async fn fill(transport: &Transport) -> usize {
 
 #[test]
 fn callbacks_come_in_order() {
-    on_every_driver(|case| {
+    // One read returns all bytes.
+    on_every_exact_driver(|case| {
         case.run(async {
             let log = Log::default();
             let server = create_server(
@@ -416,7 +419,8 @@ fn abort_drops_queued_bytes_and_resets() {
 
 #[test]
 fn a_protocol_may_write_after_the_eof_of_its_peer() {
-    on_every_driver(|case| {
+    // One read returns all bytes.
+    on_every_exact_driver(|case| {
         case.run(async {
             // The protocol keeps the connection open and can still write.
             let (client, transport, _, log) = recorded(|log| Recorder::quiet(log).staying()).await;
@@ -449,7 +453,8 @@ fn a_protocol_may_write_after_the_eof_of_its_peer() {
 
 #[test]
 fn a_protocol_receives_after_its_own_write_eof() {
-    on_every_driver(|case| {
+    // One read returns all bytes.
+    on_every_exact_driver(|case| {
         let event_loop = case.event_loop();
         let exceptions = exceptions_of(&event_loop);
         let run = event_loop.run_until_complete(async {
@@ -476,7 +481,8 @@ fn a_protocol_receives_after_its_own_write_eof() {
 
 #[test]
 fn connection_lost_reports_a_reset() {
-    on_every_driver(|case| {
+    // The first operation that fails is the one that reports the reset.
+    on_every_exact_driver(|case| {
         case.run(async {
             for is_writing in [false, true] {
                 let (client, transport, _, log) = recorded(Recorder::quiet).await;
@@ -498,7 +504,8 @@ fn connection_lost_reports_a_reset() {
 
 #[test]
 fn a_protocol_can_be_replaced() {
-    on_every_driver(|case| {
+    // One read returns all bytes.
+    on_every_exact_driver(|case| {
         case.run(async {
             let drops = Rc::new(Cell::new(0));
             let second = Log::default();
@@ -537,7 +544,8 @@ fn a_protocol_can_be_replaced() {
 /// another connection goes on.
 #[test]
 fn a_panic_ends_only_its_own_connection() {
-    on_every_driver(|case| {
+    // The first write is whole before the peer resets the connection.
+    on_every_exact_driver(|case| {
         for culprit in ["Made", "Data", "Eof", "Pause", "Resume", "Lost"] {
             let event_loop = case.event_loop();
             let exceptions = exceptions_of(&event_loop);

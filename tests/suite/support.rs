@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "not every build of the suite uses every helper")]
 
 use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -32,13 +33,20 @@ const HANG: Duration = Duration::from_secs(if cfg!(miri) { 1_200 } else { 300 })
 pub(crate) struct Case {
     pub name: &'static str,
     choice: DriverChoice,
+    /// The seed of the quirks around the driver.
+    seed: Option<u64>,
 }
 
 impl Case {
+    const fn new(name: &'static str, choice: DriverChoice) -> Case {
+        let seed = None;
+        Case { name, choice, seed }
+    }
+
     /// A builder for a loop on this driver. Files are the real ones, so that a test can compare them with std's.
     pub(crate) fn builder(&self) -> Builder {
         let builder = Builder::new().driver(self.choice).plain_ring(is_plain());
-        let builder = builder.null_files(NullFiles::Real);
+        let builder = quirks::wrap(builder.null_files(NullFiles::Real), self.seed);
         match variable("WINDLASS_TEST_RING") {
             Some(entries) => builder.ring_entries(entries).completion_entries(entries * 2),
             None => builder,
@@ -66,6 +74,12 @@ impl Case {
         self.choice != DriverChoice::Null
     }
 
+    /// Whether the driver is wrapped in quirks. Turns, polls and completions cannot be counted then, and an operation
+    /// may be started or complete some polls later than it could.
+    pub(crate) fn has_quirks(&self) -> bool {
+        self.seed.is_some()
+    }
+
     /// Whether the driver has a submission ring that can be full and a completion ring that can overflow.
     pub(crate) fn has_rings(&self) -> bool {
         self.choice == DriverChoice::Proactor && cfg!(target_os = "linux")
@@ -82,6 +96,79 @@ impl Case {
         let is_port = self.choice == DriverChoice::Proactor && cfg!(windows);
         is_port || matches!(self.choice, DriverChoice::Reactor | DriverChoice::Auto)
     }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)?;
+        match self.seed {
+            Some(seed) => write!(f, ", WINDLASS_TEST_SIM_SEED={seed}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The null driver wrapped in quirks.
+#[cfg(feature = "sim")]
+mod quirks {
+    use std::cell::{Cell, RefCell};
+
+    use windlass::sim::{Audit, Quirks};
+    use windlass::{Builder, DriverChoice};
+
+    use super::{Case, variable};
+
+    thread_local! {
+        static AUDIT: RefCell<Audit> = RefCell::default();
+        /// The loops that were made on this thread: each behaves differently.
+        static LOOPS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// A case for each seed: `WINDLASS_TEST_SIM_SEED`, or as many as `WINDLASS_TEST_SIM_SEEDS` says.
+    pub(super) fn cases() -> impl Iterator<Item = Case> {
+        let seeds = match variable("WINDLASS_TEST_SIM_SEED") {
+            Some(seed) => seed..seed + 1,
+            None => 0..variable("WINDLASS_TEST_SIM_SEEDS").unwrap_or(3),
+        };
+        seeds.map(|seed| Case {
+            seed: Some(seed),
+            ..Case::new("sim", DriverChoice::Null)
+        })
+    }
+
+    pub(super) fn wrap(builder: Builder, seed: Option<u64>) -> Builder {
+        let Some(seed) = seed else { return builder };
+        let number = LOOPS.replace(LOOPS.get() + 1);
+        let quirks = Quirks::swarm(seed.wrapping_add(number << 32));
+        let audit = AUDIT.with_borrow(Audit::clone);
+        builder.wrap_driver(move |inner| quirks.wrap_audited(inner, &audit))
+    }
+
+    /// Fails the test if a loop of this thread has violated the driver contract, even if the panic was caught.
+    pub(super) fn check() {
+        let violations = AUDIT.take().violations();
+        assert!(
+            violations.is_empty(),
+            "the driver contract was violated: {violations:#?}"
+        );
+    }
+}
+
+#[cfg(not(feature = "sim"))]
+mod quirks {
+    use windlass::Builder;
+
+    use super::Case;
+
+    pub(super) fn cases() -> impl Iterator<Item = Case> {
+        std::iter::empty()
+    }
+
+    pub(super) fn wrap(builder: Builder, _seed: Option<u64>) -> Builder {
+        builder
+    }
+
+    pub(super) fn check() {}
 }
 
 fn is_plain() -> bool {
@@ -102,27 +189,37 @@ pub(crate) fn on_every_kernel_driver(body: impl Fn(Case) + Send + Clone + 'stati
     }
 }
 
+/// As `on_every_driver`, for a test that depends on when operations start and complete, or on how many bytes one of them
+/// transfers: not on drivers with quirks.
+pub(crate) fn on_every_exact_driver(body: impl Fn(Case) + Send + Clone + 'static) {
+    for case in cases().into_iter().filter(|case| !case.has_quirks()) {
+        run_case(case, body.clone());
+    }
+}
+
 /// As `on_every_driver`, on the caller's thread, for a process that must not have another one.
 pub(crate) fn here_on_every_driver(body: impl Fn(Case)) {
     for case in cases() {
-        println!("-- on {}", case.name);
+        println!("-- on {case}");
         body(case);
+        quirks::check();
     }
 }
 
 fn run_case(case: Case, body: impl FnOnce(Case) + Send + 'static) {
-    println!("-- on {}", case.name);
+    println!("-- on {case}");
     let (done, finished) = mpsc::channel::<()>();
     let thread = std::thread::Builder::new()
-        .name(format!("test on {}", case.name))
+        .name(format!("test on {case}"))
         .spawn(move || {
             let _done = done;
             let _interrupting = machine::interrupt_if_asked();
             body(case);
+            quirks::check();
         })
         .expect("a thread");
     if finished.recv_timeout(HANG) == Err(mpsc::RecvTimeoutError::Timeout) {
-        panic!("hangs on {}", case.name);
+        panic!("hangs on {case}");
     }
     if let Err(payload) = thread.join() {
         std::panic::resume_unwind(payload);
@@ -131,25 +228,14 @@ fn run_case(case: Case, body: impl FnOnce(Case) + Send + 'static) {
 
 fn cases() -> Vec<Case> {
     let mut all = vec![
-        Case {
-            name: "null",
-            choice: DriverChoice::Null,
-        },
-        Case {
-            name: "proactor",
-            choice: DriverChoice::Proactor,
-        },
-        Case {
-            name: "reactor",
-            choice: DriverChoice::Reactor,
-        },
+        Case::new("null", DriverChoice::Null),
+        Case::new("proactor", DriverChoice::Proactor),
+        Case::new("reactor", DriverChoice::Reactor),
     ];
     if machine::refuse_if_asked() {
-        all.push(Case {
-            name: "auto",
-            choice: DriverChoice::Auto,
-        });
+        all.push(Case::new("auto", DriverChoice::Auto));
     }
+    all.extend(quirks::cases());
     let wanted = std::env::var("WINDLASS_TEST_DRIVERS").ok();
     let is_wanted = |case: &Case| match &wanted {
         Some(names) => names.split(',').any(|name| name == case.name),

@@ -11,7 +11,7 @@ use windlass::{EventLoop, add_reader, add_writer, remove_reader, remove_writer};
 use crate::child::in_own_process;
 use crate::support::{
     CLOSED_NUMBERS, Case, CountDrop, NOT_OPEN, Number, PanicOnDrop, RawSource, Shared, exceptions_of, number_of,
-    on_every_driver, pair, rounds, shown, turns,
+    on_every_driver, on_every_exact_driver, pair, rounds, shown, turns,
 };
 
 /// Turns within which a ready watcher is called.
@@ -45,7 +45,8 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 
 #[test]
 fn a_reader_that_never_reads_is_called_once_per_turn() {
-    on_every_driver(|case| {
+    // Counts calls by turns.
+    on_every_exact_driver(|case| {
         case.run(async {
             let (server, _client) = readable_pair().await;
             let (calls, count) = counting();
@@ -106,7 +107,8 @@ fn a_reader_that_never_reads_starves_neither_timers_nor_io() {
 
 #[test]
 fn a_watcher_is_not_called_while_nothing_is_ready() {
-    on_every_driver(|case| {
+    // Counts calls by turns.
+    on_every_exact_driver(|case| {
         case.run(async {
             let (client, server) = pair().await;
             let (calls, count) = counting();
@@ -142,7 +144,8 @@ fn a_watcher_is_not_called_while_nothing_is_ready() {
 
 #[test]
 fn both_directions_of_one_descriptor_have_a_watcher_each() {
-    on_every_driver(|case| {
+    // Counts calls by turns.
+    on_every_exact_driver(|case| {
         case.run(async {
             let (server, _client) = readable_pair().await;
             let (reads, read) = counting();
@@ -167,7 +170,8 @@ fn both_directions_of_one_descriptor_have_a_watcher_each() {
 
 #[test]
 fn a_replaced_reader_is_not_called_any_more() {
-    on_every_driver(|case| {
+    // Counts calls by turns.
+    on_every_exact_driver(|case| {
         case.run(async {
             let (server, _client) = readable_pair().await;
             let dropped = Rc::new(Cell::new(0));
@@ -235,7 +239,8 @@ fn removing_returns_whether_there_was_one_and_needs_no_running_loop() {
 
 #[test]
 fn a_reader_may_remove_and_replace_itself() {
-    on_every_driver(|case| {
+    // Counts calls by turns.
+    on_every_exact_driver(|case| {
         case.run(async {
             let (server, _client) = readable_pair().await;
             let dropped = Rc::new(Cell::new(0));
@@ -379,7 +384,8 @@ fn destructors_may_remove_other_watchers() {
 
 #[test]
 fn a_destructor_that_runs_in_its_own_callback_may_add_a_reader() {
-    on_every_driver(|case| {
+    // Counts calls by turns.
+    on_every_exact_driver(|case| {
         case.run(async {
             let (server, _client) = readable_pair().await;
             let fd = number_of(&server);
@@ -618,7 +624,8 @@ fn assert_bad(error: &std::io::Error, number: RawSource) {
 /// A failed replacement keeps the existing watcher.
 #[test]
 fn a_watcher_belongs_to_its_loop() {
-    on_every_driver(|case| {
+    // Counts calls by turns.
+    on_every_exact_driver(|case| {
         let (one, two): (EventLoop, EventLoop) = (case.event_loop(), case.event_loop());
         let (server, client) = one.run_until_complete(readable_pair()).expect("it runs");
         let (calls, count) = counting();
