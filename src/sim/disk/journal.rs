@@ -44,6 +44,8 @@ pub(crate) struct Journal {
     /// In order.
     pub(super) changes: Vec<Change>,
     pub(super) inodes: BTreeMap<Ino, InodeLog>,
+    /// The inodes that `entries` and `changes` name.
+    held: BTreeSet<Ino>,
 }
 
 /// A directory and a name in it.
@@ -121,6 +123,7 @@ impl Journal {
             entries: BTreeMap::new(),
             changes: Vec::new(),
             inodes: BTreeMap::new(),
+            held: BTreeSet::new(),
         }
     }
 
@@ -173,6 +176,7 @@ impl Journal {
         let needs = above.iter().filter_map(link_of).collect();
         for edit in &edits {
             self.entries.entry(edit.key()).or_insert(edit.old);
+            self.held.extend(edit.old.iter().chain(&edit.ino));
         }
         self.changes.push(Change {
             seq,
@@ -216,16 +220,7 @@ impl Journal {
 
     /// Whether a crash may bring back an inode that has no links any more.
     pub(super) fn holds(&self, ino: Ino) -> bool {
-        let later = self
-            .changes
-            .iter()
-            .flat_map(|change| &change.edits)
-            .map(|edit| edit.ino);
-        self.entries
-            .values()
-            .copied()
-            .chain(later)
-            .any(|held| held == Some(ino))
+        self.held.contains(&ino)
     }
 
     /// Drops the records of an inode that is gone: nothing can come back in a directory that cannot.
@@ -369,6 +364,9 @@ impl Journal {
             .flat_map(|change| change.edits.iter().map(Edit::key))
             .collect();
         self.entries.retain(|key, _| pending.contains(key));
+        let later = self.changes.iter().flat_map(|change| &change.edits);
+        let later = later.filter_map(|edit| edit.ino);
+        self.held = self.entries.values().flatten().copied().chain(later).collect();
     }
 
     /// Makes all names, sizes and modes up to `last` durable, and the data that extended files by then.
