@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Write};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -391,10 +391,11 @@ fn a_dropped_read_loses_no_byte_of_another_thread() {
                 let chunk: Vec<u8> = (at..end).map(byte_at).collect();
                 client.write_all(&chunk).unwrap();
                 at = end;
-                // Regularly waits until the reader has read everything and drops a read, or waits for more.
+                // Regularly waits until the reader drops a read, or waits for bytes that are not written yet.
                 if random.below(8) == 0 {
                     let before = seen.dropped.load(Ordering::Relaxed);
-                    while seen.dropped.load(Ordering::Relaxed) == before && !seen.is_patient.load(Ordering::Relaxed) {
+                    while seen.dropped.load(Ordering::Relaxed) == before && seen.waits_for.load(Ordering::Relaxed) <= at
+                    {
                         std::thread::yield_now();
                     }
                 }
@@ -412,8 +413,8 @@ fn a_dropped_read_loses_no_byte_of_another_thread() {
 #[derive(Default)]
 struct Reads {
     dropped: AtomicUsize,
-    /// The present read is not dropped before bytes arrive.
-    is_patient: AtomicBool,
+    /// If the present read is not dropped before it ends: how many bytes of the stream it needs in all.
+    waits_for: AtomicUsize,
 }
 
 async fn read_with_drops(stream: TcpStream, total: usize, reads: &Reads) {
@@ -422,8 +423,11 @@ async fn read_with_drops(stream: TcpStream, total: usize, reads: &Reads) {
     loop {
         let len = 1 + random.below(300) as usize;
         let patience = [0, 1, 2, 3, 1_000_000][random.below(5) as usize];
-        reads.is_patient.store(patience > 3, Ordering::Relaxed);
-        let received = match random.below(4) {
+        let kind = random.below(4);
+        let needs = if kind == 1 { len } else { 1 };
+        let waits_for = if patience > 3 { at + needs } else { 0 };
+        reads.waits_for.store(waits_for, Ordering::Relaxed);
+        let received = match kind {
             0 => give_up_after(patience, stream.read(Vec::with_capacity(len)))
                 .await
                 .map(|(result, buf)| result.map(|_| buf)),
