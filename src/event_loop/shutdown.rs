@@ -17,7 +17,7 @@ const EMPTY_POLLS: usize = 100;
 impl EventLoop {
     /// Closes the loop as a crash of its process would: tasks are dropped and operations completed, but no cleanup of
     /// `on_cancel` runs, none is reported, and no thread is waited for.
-    #[allow(dead_code, reason = "for a simulated host that crashes")]
+    #[cfg(any(feature = "sim", test))]
     pub(crate) fn abandon(self) {
         self.core.crashed.set(true);
         self.core.close();

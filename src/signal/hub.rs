@@ -225,7 +225,7 @@ impl SignalHub {
 impl LoopCore {
     /// Delivers a signal to the loop's listeners, on a driver that answers [`SignalSource::Driver`]. False if nothing
     /// listens to it: the simulated process then does what the signal does by default.
-    #[allow(dead_code, reason = "for a driver that simulates signals")]
+    #[cfg(any(feature = "sim", test))]
     pub(crate) fn deliver_signal(&self, number: i32) -> bool {
         let Some(hub) = self.signals.borrow().upgrade().filter(|hub| hub.process.is_none()) else {
             return false;

@@ -61,7 +61,6 @@
 )]
 
 #[cfg(feature = "sim")]
-#[allow(dead_code, reason = "used by plans of faults and by disks of hosts")]
 mod chaos;
 #[cfg(feature = "sim")]
 mod determinism;
@@ -79,7 +78,7 @@ pub(crate) mod files;
 mod host;
 mod kernel;
 mod link;
-#[allow(dead_code, reason = "kinds of events that files and driver faults will have")]
+#[allow(dead_code, reason = "the log knows kinds of events that are not recorded yet")]
 pub(crate) mod log;
 mod names;
 mod net;
