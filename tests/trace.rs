@@ -414,18 +414,16 @@ fn run_actions_at(case: Case, event: &'static str, action: Option<usize>) {
         turns(3).await;
     };
     event_loop.run_until_complete(main).expect("the loop runs");
-    let kinds = exceptions
-        .borrow()
-        .iter()
-        .filter(|line| !line.contains("on purpose"))
-        .count();
+    // A cancelled task drops the handle of its connect, which fails when the listener is gone.
+    let is_expected = |line: &str| line.contains("on purpose") || line.contains("an error that was never read");
+    let kinds = exceptions.borrow().iter().filter(|line| !is_expected(line)).count();
     assert_eq!(kinds, 0, "'{event}', action {action:?}: {:?}", exceptions.borrow());
     drop(event_loop);
     drop(hooking);
     let kinds = exceptions
         .borrow()
         .iter()
-        .filter(|line| !line.contains("on purpose") && !line.contains("pending"))
+        .filter(|line| !is_expected(line) && !line.contains("pending"))
         .count();
     assert_eq!(
         kinds,
