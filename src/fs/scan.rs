@@ -54,7 +54,7 @@ pub struct Scan {
     /// The length of the file when the scan started; beyond it only one read is in flight.
     expected: Option<u64>,
     ended: bool,
-    reading: VecDeque<JoinHandle<io::Result<Chunk>>>,
+    reading: VecDeque<JoinHandle<Filled>>,
     spare: Rc<Spare>,
 }
 
@@ -171,7 +171,8 @@ impl Scan {
             };
             self.next += self.chunk_len as u64;
             let file = self.file.clone();
-            self.reading.push_back(crate::task::spawn(fill(file, chunk, expected)));
+            let reading = async move { Filled(fill(file, chunk, expected).await) };
+            self.reading.push_back(crate::task::spawn(reading));
         }
         Ok(())
     }
@@ -181,7 +182,7 @@ impl Scan {
         for at in 0..eligible {
             if let Poll::Ready(result) = Pin::new(&mut self.reading[at]).poll(cx) {
                 self.reading.remove(at);
-                return Poll::Ready(result.unwrap_or_else(|error| Err(error.into())));
+                return Poll::Ready(result.map_or_else(|error| Err(error.into()), |filled| filled.0));
             }
         }
         Poll::Pending
@@ -193,6 +194,9 @@ impl Scan {
         }
     }
 }
+
+/// The result of reading a chunk ahead. Not a `Result`, whose error would be reported as unread when a scan ends early.
+struct Filled(io::Result<Chunk>);
 
 /// Reads one chunk, up to the end of the file. Fails if the file has become shorter than `expected`.
 async fn fill(file: Rc<File>, mut chunk: Chunk, expected: u64) -> io::Result<Chunk> {
