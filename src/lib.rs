@@ -90,6 +90,7 @@ pub mod guide;
 pub mod hyper;
 mod inflight;
 pub mod io;
+mod loop_thread;
 mod macros;
 pub mod net;
 mod on_drop;
@@ -120,9 +121,9 @@ pub use event_loop::builder::{Builder, run};
 pub use event_loop::callback::{Handle, TimerHandle};
 pub use event_loop::exception::Exception;
 pub use event_loop::handle::{LoopHandle, RemoteHandle, SendOrUseSpawnWith};
-pub use event_loop::thread::{LoopLocal, LoopThread};
 pub use event_loop::{EventLoop, call_at, call_later, call_soon, counters};
 pub use inflight::watch::{add_reader, add_writer, remove_reader, remove_writer};
+pub use loop_thread::{LoopLocal, LoopThread};
 pub use sys::os_code;
 pub use task::promise::{Abandoned, Placeholder, Promise, promise};
 pub use task::{JoinError, JoinHandle, spawn};
@@ -174,7 +175,7 @@ pub mod __private {
     pub use windlass_macros::by_reference;
 
     #[cfg(feature = "macros")]
-    pub use crate::event_loop::builder::run_attribute;
+    pub use crate::macros::run_attribute;
     pub use crate::task::{Choice, NoArm, select_arms};
 }
 

@@ -1,4 +1,4 @@
-//! `select!`, `join!` and `try_join!`, with tokio's syntax.
+//! `select!`, `join!` and `try_join!`, with tokio's syntax, and the function that the attributes expand to.
 
 /// Waits for the first of several futures, and runs the code of its branch: tokio's `select!`.
 ///
@@ -216,4 +216,19 @@ macro_rules! try_join {
     ($($future:expr),+ $(,)?) => {
         $crate::task::try_join(($($future,)+)).await
     };
+}
+
+/// Runs the function below `#[windlass::main]` or `#[windlass::test]`.
+#[cfg(feature = "macros")]
+#[track_caller]
+pub fn run_attribute<F: Future>(driver: Option<&str>, future: F) -> F::Output {
+    let mut builder = crate::Builder::new();
+    if let Some(name) = driver {
+        builder = builder.driver(name.parse().expect("the attribute accepts only names of drivers"));
+    }
+    let run = |event_loop: crate::EventLoop| event_loop.run_until_complete(future);
+    match builder.build().and_then(run) {
+        Ok(output) => output,
+        Err(error) => panic!("the event loop failed: {error}"),
+    }
 }

@@ -26,21 +26,6 @@ pub fn run<F: Future>(future: F) -> io::Result<F::Output> {
     Builder::new().build()?.run_until_complete(future)
 }
 
-/// Runs the function below `#[windlass::main]` or `#[windlass::test]`.
-#[cfg(feature = "macros")]
-#[track_caller]
-pub fn run_attribute<F: Future>(driver: Option<&str>, future: F) -> F::Output {
-    let mut builder = Builder::new();
-    if let Some(name) = driver {
-        builder = builder.driver(name.parse().expect("the attribute accepts only names of drivers"));
-    }
-    let run = |event_loop: EventLoop| event_loop.run_until_complete(future);
-    match builder.build().and_then(run) {
-        Ok(output) => output,
-        Err(error) => panic!("the event loop failed: {error}"),
-    }
-}
-
 /// Configures and makes an [`EventLoop`].
 ///
 /// ```

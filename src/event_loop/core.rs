@@ -6,6 +6,7 @@
 //!
 //! Rule of this crate: no foreign code (wakers, destructors, callbacks) runs while one of these cells is borrowed.
 
+use std::any::{Any, TypeId};
 use std::cell::{Cell, OnceCell, RefCell, RefMut};
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -25,7 +26,6 @@ use crate::event_loop::inbox::Inbox;
 use crate::event_loop::park::Parker;
 use crate::event_loop::ready::ReadyQueue;
 use crate::event_loop::task_list::TaskList;
-use crate::event_loop::thread::LocalValues;
 use crate::event_loop::timers::{Action, TimerId, Timers};
 use crate::inflight::OpTable;
 use crate::inflight::watch::Watcher;
@@ -113,9 +113,9 @@ pub(crate) struct LoopCore {
     pub(crate) crashed: Cell<bool>,
     current_task: Cell<Option<RawTask>>,
     /// The values of [`LoopLocal`](crate::LoopLocal).
-    pub(super) local_values: RefCell<LocalValues>,
-    /// The state of [`next_branch`](LoopCore::next_branch).
-    branch_seed: Cell<u32>,
+    pub(crate) local_values: RefCell<HashMap<TypeId, Rc<dyn Any>>>,
+    /// Decides which branch a `select!` polls first.
+    pub(crate) branch_seed: Cell<u32>,
     pub(crate) unread_errors: RefCell<UnreadCounts>,
     /// Set while a combinator drops a future: see [`Leftovers`](crate::task::Leftovers).
     pub(crate) drop_scope: Cell<Option<DropScope>>,
@@ -347,16 +347,6 @@ impl LoopCore {
 
     pub(crate) fn current_task(&self) -> Option<RawTask> {
         self.current_task.get()
-    }
-
-    /// A pseudo-random number (xorshift) for the order of the branches of a `select!`.
-    pub(crate) fn next_branch(&self) -> u32 {
-        let mut seed = self.branch_seed.get();
-        seed ^= seed << 13;
-        seed ^= seed >> 17;
-        seed ^= seed << 5;
-        self.branch_seed.set(seed);
-        seed
     }
 
     /// The task that this thread is polling.

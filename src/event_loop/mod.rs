@@ -13,7 +13,6 @@ pub(crate) mod ready;
 mod shutdown;
 pub(crate) mod task_key;
 pub(crate) mod task_list;
-pub(crate) mod thread;
 pub(crate) mod timers;
 mod turn;
 

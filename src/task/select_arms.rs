@@ -139,5 +139,13 @@ pub async fn select_arms<A: Arms, const COUNT: usize>(
 
 /// The branch to poll first. Pseudo-random, and the same in each run of a deterministic program.
 fn random_branch(count: usize) -> usize {
-    LoopCore::try_current().map_or(0, |core| core.next_branch() as usize % count)
+    LoopCore::try_current().map_or(0, |core| {
+        // xorshift
+        let mut seed = core.branch_seed.get();
+        seed ^= seed << 13;
+        seed ^= seed >> 17;
+        seed ^= seed << 5;
+        core.branch_seed.set(seed);
+        seed as usize % count
+    })
 }

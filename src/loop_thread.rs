@@ -1,7 +1,6 @@
 //! `LoopThread`, a thread that runs an event loop, and `LoopLocal`, the values of a loop that other threads can reach.
 
 use std::any::{Any, TypeId};
-use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::rc::Rc;
@@ -148,9 +147,6 @@ impl fmt::Debug for LoopThread {
 pub struct LoopLocal {
     core: Rc<LoopCore>,
 }
-
-/// The values of a [`LoopLocal`].
-pub(crate) type LocalValues = HashMap<TypeId, Rc<dyn Any>>;
 
 impl LoopLocal {
     /// The values of the loop that this thread is running.
