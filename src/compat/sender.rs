@@ -181,7 +181,7 @@ impl Sender {
         let payload = (descriptor.clone(), piece);
         descriptor
             .core
-            .start_op(&descriptor.write, OnOrphan::Discard, payload, 0, plan)
+            .start_op(&descriptor.write, OnOrphan::Discard, || payload, plan)
     }
 
     /// Records the result of a completed send.

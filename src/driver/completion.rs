@@ -1,34 +1,37 @@
 //! The id of an operation, its result, and the completion that carries both from a driver to the loop.
 
 use std::fmt;
+use std::num::NonZeroU64;
 
 use crate::sys::OsResult;
 
 /// The id of an operation: the index of its slot in the lower 24 bits, and above it how often that slot was used before.
 /// The count (the generation) tells a late completion of an earlier operation from one of the present operation. At a
-/// million operations a second in one slot it wraps around after twelve days.
+/// million operations a second in one slot it wraps around after six days. The highest bit is always set, so that an
+/// `Option<OpId>` is one word too.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct OpId(u64);
+pub struct OpId(NonZeroU64);
 
 impl OpId {
     const INDEX_BITS: u32 = 24;
+    const HIGHEST_BIT: u64 = 1 << 63;
 
     /// The loop never uses this index, so that drivers have ids for submissions of their own.
     pub(crate) const MAX_INDEX: u32 = (1 << OpId::INDEX_BITS) - 1;
 
     pub(crate) const fn new(index: u32, generation: u64) -> OpId {
-        OpId(generation << OpId::INDEX_BITS | index as u64)
+        OpId::from_u64(generation << OpId::INDEX_BITS | index as u64)
     }
 
     #[inline]
     pub(crate) fn index(self) -> usize {
-        (self.0 & u64::from(OpId::MAX_INDEX)) as usize
+        (self.to_u64() & u64::from(OpId::MAX_INDEX)) as usize
     }
 
     /// The id of the next operation in this slot.
     #[inline]
     pub(crate) fn next(self) -> OpId {
-        OpId(self.0.wrapping_add(1 << OpId::INDEX_BITS))
+        OpId::from_u64(self.to_u64().wrapping_add(1 << OpId::INDEX_BITS))
     }
 
     /// Whether the loop never uses this id.
@@ -42,19 +45,23 @@ impl OpId {
     /// set: these are for a driver's own submissions.
     #[inline]
     pub fn to_u64(self) -> u64 {
-        self.0
+        self.0.get()
     }
 
     /// The reverse of [`to_u64`](OpId::to_u64).
     #[inline]
-    pub fn from_u64(number: u64) -> OpId {
-        OpId(number)
+    pub const fn from_u64(number: u64) -> OpId {
+        match NonZeroU64::new(number | OpId::HIGHEST_BIT) {
+            Some(number) => OpId(number),
+            None => unreachable!(),
+        }
     }
 }
 
 impl fmt::Debug for OpId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}v{}", self.index(), self.0 >> OpId::INDEX_BITS)
+        let generation = (self.to_u64() & !OpId::HIGHEST_BIT) >> OpId::INDEX_BITS;
+        write!(f, "{}v{generation}", self.index())
     }
 }
 

@@ -60,7 +60,7 @@ fn between<'a>(action: &'a str, from: &'a Path, to: &'a Path) -> impl Fn(io::Err
 /// Runs one operation that needs no queue. If the future is dropped, a descriptor that the operation opened is closed.
 async fn run_op<T: 'static>(core: &LoopCore, payload: T, plan: impl FnOnce(&mut T) -> Op) -> io::Result<(u32, T)> {
     let queue = IoQueue::default();
-    let (op_result, payload) = OpFuture::start_op(core, &queue, OnOrphan::Discard, payload, 0, plan).await;
+    let (op_result, payload) = OpFuture::start_op(core, &queue, OnOrphan::Discard, payload, plan).await;
     op_result.res().map(|count| (count, payload)).map_err(from_code)
 }
 

@@ -48,12 +48,15 @@ use crate::inflight::descriptor::Descriptor;
 use crate::inflight::queue::{IoQueue, Leftover};
 use crate::io::ManagedBuf;
 use crate::on_drop::OnDrop;
-use crate::sys::errno;
+use crate::sys::{IoVec, errno};
 use crate::task::RawTask;
 
 impl LoopCore {
     /// Starts an operation: moves the payload to its final address, calls `plan` to build the op from pointers to it,
     /// and passes the op to the driver. `queue.op` is set before the driver sees the op.
+    ///
+    /// `payload` is called when the slot is reserved: nothing can panic while the payload is between its old place and
+    /// the slot, and the compiler moves it directly.
     ///
     /// Calls no tracing subscriber, which is user code: the caller calls [`trace`](LoopCore::trace) once the operation
     /// is reachable and no borrow is held.
@@ -62,27 +65,12 @@ impl LoopCore {
         &self,
         queue: &IoQueue,
         on_orphan: OnOrphan,
-        payload: T,
-        prefix: usize,
+        payload: impl FnOnce() -> T,
         plan: impl FnOnce(&mut T) -> Op,
     ) -> RawOp<T> {
-        self.start_op_in(self.ops.reserve(), queue, on_orphan, payload, prefix, plan)
-    }
-
-    /// As `start_op`, in a slot that the caller has reserved before it took the payload. Nothing can then panic while the
-    /// payload is between its old place and the slot, and the compiler moves it directly.
-    #[inline(always)]
-    fn start_op_in<T: 'static>(
-        &self,
-        slot: &OpSlot,
-        queue: &IoQueue,
-        on_orphan: OnOrphan,
-        payload: T,
-        prefix: usize,
-        plan: impl FnOnce(&mut T) -> Op,
-    ) -> RawOp<T> {
+        let slot = self.ops.reserve();
         // SAFETY: the slot is reserved and free.
-        let payload = unsafe { store_payload(slot.payload(), payload) };
+        let payload = unsafe { store_payload(slot.payload(), payload()) };
         // `plan` calls a user's buffer type, which may panic: the operation is then not started.
         let undo = OnDrop(|| {
             // SAFETY: `store_payload::<T>` filled this slot, and nothing has taken the payload or started the operation.
@@ -96,7 +84,7 @@ impl LoopCore {
         slot.on_orphan.set(on_orphan);
         slot.drop_payload.set(Some(drop_payload::<T>));
         RawOp {
-            id: self.submit(queue, slot, prefix),
+            id: self.submit(queue, slot),
             slot: Some(NonNull::from(slot)),
             payload: PhantomData,
         }
@@ -104,9 +92,9 @@ impl LoopCore {
 
     /// Passes the op of a slot to the driver.
     #[inline(always)]
-    fn submit(&self, queue: &IoQueue, slot: &OpSlot, prefix: usize) -> OpId {
+    fn submit(&self, queue: &IoQueue, slot: &OpSlot) -> OpId {
         let id = slot.id.get();
-        slot.prefix.set(prefix);
+        slot.prefix.set(0);
         slot.task.set(TaskKey::NONE);
         slot.state.set(State::InFlight);
         self.ops.in_flight.set(self.ops.in_flight.get() + 1);
@@ -305,55 +293,40 @@ impl LoopCore {
         None
     }
 
-    /// Takes the result of a completed read whose future was dropped: the received bytes, in order, or its error. Frees
-    /// the slot. Empty if the operation is gone.
-    fn salvage(&self, id: OpId) -> Leftover {
-        let mut salvage = Leftover::default();
-        let Some(slot) = self.ops.slot(id).filter(|slot| slot.state.get() == State::Done) else {
-            return salvage;
-        };
+    /// What a completed read has received: its bytes in order, its message's metadata, or its error. Uses its result up.
+    fn salvage(&self, slot: &OpSlot) -> Leftover {
         let result = slot.result.replace(OpResult::new(Err(errno::CANCELED)));
-        let (op, prefix, res) = (*slot.op(), slot.prefix.get(), result.res());
-        let received = res.unwrap_or(0) as usize;
-        salvage.error = lasting_error(res);
+        let (prefix, res) = (slot.prefix.get(), result.res());
+        let mut left = prefix + res.unwrap_or(0) as usize;
+        let mut salvaged = Leftover::default();
+        salvaged.error = lasting_error(res);
         if let Some(buffer) = self.take_buffer(result) {
-            salvage.bytes = buffer.into_vec();
+            salvaged.bytes = buffer.into_vec().into();
         }
-        match op {
+        let one;
+        // SAFETY, for all pointers: the payload owns the slices, the message and the memory that they point to, and in
+        // front of `ptr` the bytes that earlier operations of this call received. The operation has completed.
+        let slices: &[IoVec] = match *slot.op() {
             Op::Recv { ptr, .. } | Op::File(FileOp::ReadAt { ptr, .. }) => {
-                // SAFETY: the payload owns `prefix` bytes in front of `ptr`, all received by earlier operations of this
-                // call, and `received` bytes from it on. The operation has completed: the kernel is done.
-                salvage.bytes = unsafe { std::slice::from_raw_parts(ptr.sub(prefix), prefix + received) }.to_vec();
+                // SAFETY: see above.
+                let base = unsafe { ptr.sub(prefix) };
+                one = [IoVec { base, len: left }];
+                &one
             }
             Op::RecvVectored { slices, count, .. } | Op::File(FileOp::ReadVectoredAt { slices, count, .. }) => {
-                // SAFETY: the payload owns the slices and the memory they point to; the operation has completed.
-                let slices = unsafe { std::slice::from_raw_parts(slices, count) };
-                let mut left = received;
-                for slice in slices {
-                    let part = left.min(slice.len);
-                    // SAFETY: as above; the kernel filled the slices in order, so these bytes are initialised.
-                    let bytes = unsafe { std::slice::from_raw_parts(slice.base, part) };
-                    salvage.bytes.extend_from_slice(bytes);
-                    left -= part;
-                }
+                // SAFETY: see above.
+                unsafe { std::slice::from_raw_parts(slices, count) }
             }
-            Op::RecvMessage { message, .. } => {
-                // SAFETY: the payload owns the message and the memory it points to; the operation has completed.
+            Op::RecvMessage { message, .. } | Op::RecvMessageManaged { message, .. } => {
+                // SAFETY: see above.
                 let message = unsafe { &mut *message };
-                if res.is_ok() {
-                    // SAFETY: as above; the kernel has filled this many bytes.
-                    salvage.bytes = unsafe { std::slice::from_raw_parts(message.bytes().base, received) }.to_vec();
-                    // SAFETY: as above.
-                    salvage.meta = Some(unsafe { message.open() });
-                }
+                // SAFETY: see above.
+                one = [unsafe { message.bytes() }];
+                // SAFETY: see above.
+                salvaged.meta = res.is_ok().then(|| unsafe { message.open() });
+                &one
             }
-            Op::RecvMessageManaged { message, .. } => {
-                if res.is_ok() {
-                    // SAFETY: the payload owns the message and the memory it points to; the operation has completed.
-                    salvage.meta = Some(unsafe { (*message).open() });
-                }
-            }
-            Op::RecvManaged { .. } => {}
+            Op::RecvManaged { .. } => &[],
             // The next call does not return the error of a dropped one that was no read.
             Op::Accept { .. }
             | Op::Connect { .. }
@@ -362,10 +335,20 @@ impl LoopCore {
             | Op::SendVectored { .. }
             | Op::Readiness { .. }
             | Op::LookUp { .. }
-            | Op::File(_) => salvage.error = None,
+            | Op::File(_) => {
+                salvaged.error = None;
+                &[]
+            }
+        };
+        for slice in slices.iter().filter(|slice| slice.len > 0) {
+            let part = left.min(slice.len);
+            // SAFETY: see above; the kernel filled the slices in order, so these bytes are initialised.
+            salvaged
+                .bytes
+                .extend(unsafe { std::slice::from_raw_parts(slice.base, part) });
+            left -= part;
         }
-        self.discard(id);
-        salvage
+        salvaged
     }
 
     /// Orphans an operation because its future was dropped: requests its cancellation, makes a join of the current task
@@ -466,7 +449,7 @@ impl LoopCore {
 
 /// The error of a dropped read that the next read must return, because the kernel reports it only once. A successful
 /// cancel or an empty buffer pool took nothing from the stream and is not passed on.
-pub(crate) fn lasting_error(res: OsResult) -> Option<i32> {
+fn lasting_error(res: OsResult) -> Option<i32> {
     res.err()
         .filter(|&code| code != errno::CANCELED && code != errno::NO_BUFFERS && code != errno::INTERRUPTED)
 }

@@ -60,6 +60,13 @@ impl<T> RawOp<T> {
         (slot.id.get() == self.id).then_some(slot)
     }
 
+    /// Says how many bytes in front of the op's buffer earlier operations of this call have received.
+    pub(crate) fn set_prefix(&self, core: &LoopCore, prefix: usize) {
+        if let Some(slot) = self.slot(core) {
+            slot.prefix.set(prefix);
+        }
+    }
+
     /// Orphans the operation, unless its result was taken: it stays in its queue.
     pub(crate) fn abandon(&mut self, core: &LoopCore) {
         if let Some(slot) = self.slot(core) {
@@ -86,13 +93,12 @@ impl<T: 'static> RawOp<T> {
     #[inline]
     pub(crate) fn poll(&mut self, core: &LoopCore, queue: &IoQueue, cx: &mut Context<'_>) -> Poll<(OpResult, T)> {
         let done = ready!(self.poll_done(core, cx));
-        queue.op.set(None);
-        Poll::Ready(self.take(core, done))
+        Poll::Ready(self.finish(core, queue, done))
     }
 
     /// Starts the next operation of the same call, after one has completed, with the payload where it is. It has an id
     /// of its own.
-    pub(crate) fn restart(&mut self, core: &LoopCore, queue: &IoQueue, prefix: usize, plan: impl FnOnce(&mut T) -> Op) {
+    pub(crate) fn restart(&mut self, core: &LoopCore, queue: &IoQueue, plan: impl FnOnce(&mut T) -> Op) {
         let slot = self.slot(core).filter(|slot| slot.state.get() == State::Done);
         let slot = slot.expect("a call continues when its operation has completed");
         // SAFETY: the operation has completed, and was started with a payload of the type `T`. If `plan` panics, the
@@ -100,18 +106,25 @@ impl<T: 'static> RawOp<T> {
         slot.set_op(plan(unsafe { &mut *payload_ptr::<T>(slot.payload()) }));
         slot.id.set(slot.id.get().next());
         slot.cancel_requested.set(false);
-        self.id = core.submit(queue, slot, prefix);
+        self.id = core.submit(queue, slot);
         core.trace(self.id);
     }
 
     /// Takes the result and the payload, if the operation has completed.
     pub(crate) fn fetch(&mut self, core: &LoopCore, queue: &IoQueue) -> Option<(OpResult, T)> {
-        let slot = self.slot(core)?;
-        if slot.state.get() != State::Done {
-            return None;
-        }
+        let slot = self.slot(core).filter(|slot| slot.state.get() == State::Done)?;
+        Some(self.finish(core, queue, DoneOp(slot)))
+    }
+
+    /// Removes the operation from its queue, and takes the result and the payload. If bytes were put in front of a read
+    /// meanwhile, what it has received joins them, and the read returns the leftover instead of its result.
+    #[inline]
+    pub(crate) fn finish(&mut self, core: &LoopCore, queue: &IoQueue, done: DoneOp<'_>) -> (OpResult, T) {
         queue.op.set(None);
-        Some(self.take(core, DoneOp(slot)))
+        if queue.has_leftover() {
+            queue.absorb(core.salvage(done.0));
+        }
+        self.take(core, done)
     }
 
     /// Takes the result and the payload of an operation that has completed and is in no queue any more. `done` is this
@@ -155,10 +168,9 @@ impl<'a, T: 'static> OpFuture<'a, T> {
         queue: &'a IoQueue,
         on_orphan: OnOrphan,
         payload: T,
-        prefix: usize,
         plan: impl FnOnce(&mut T) -> Op,
     ) -> OpFuture<'a, T> {
-        let raw = core.start_op(queue, on_orphan, payload, prefix, plan);
+        let raw = core.start_op(queue, on_orphan, || payload, plan);
         core.trace(raw.id);
         OpFuture { core, queue, raw }
     }

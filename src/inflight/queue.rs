@@ -17,12 +17,13 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
-use crate::driver::{OpId, OpResult, OsResult};
+use crate::driver::{OpId, OpResult};
 use crate::event_loop::core::LoopCore;
-use crate::inflight::lasting_error;
+use crate::event_loop::exception::wake_all;
 use crate::io::{IoBufMut, fill_target};
+use crate::sync::wait_queue::{Stage, WaitQueue, WaiterKey};
 use crate::sys::MsgMeta;
 use crate::task::WaitReason;
 
@@ -30,7 +31,7 @@ use crate::task::WaitReason;
 #[derive(Default)]
 pub(crate) struct IoQueue {
     /// The operation in flight, whether its future still exists or not.
-    pub(crate) op: OpIdCell,
+    pub(crate) op: Cell<Option<OpId>>,
     /// A combination of the constants below.
     state: Cell<u8>,
     /// The last receive took everything that the socket had.
@@ -41,7 +42,7 @@ pub(crate) struct IoQueue {
 
 /// A caller has the queue, or was just granted it.
 const HELD: u8 = 1;
-/// `QueueRare::waiters` is not empty.
+/// `QueueRare::waiters` has one that was not granted the queue.
 const HAS_WAITERS: u8 = 2;
 /// `QueueRare::leftover` is not empty.
 const HAS_LEFTOVER: u8 = 4;
@@ -50,22 +51,20 @@ const _: () = assert!(size_of::<IoQueue>() <= 32);
 
 #[derive(Default)]
 struct QueueRare {
-    waiters: VecDeque<Waiter>,
+    waiters: WaitQueue<()>,
     leftover: Leftover,
 }
 
-/// A caller's place in a queue: none, waiting with this number, or holding it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Ticket(u64);
+/// A caller's place in a queue: none, holding it, or, from 2 on, waiting with this key.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Ticket(usize);
 
 impl Ticket {
-    pub(crate) const NONE: Ticket = Ticket(u64::MAX);
-    const HELD: Ticket = Ticket(u64::MAX - 1);
-}
+    pub(crate) const NONE: Ticket = Ticket(0);
+    const HELD: Ticket = Ticket(1);
 
-impl Default for Ticket {
-    fn default() -> Ticket {
-        Ticket::NONE
+    fn key(self) -> Option<WaiterKey> {
+        self.0.checked_sub(2).map(WaiterKey)
     }
 }
 
@@ -79,38 +78,10 @@ pub(crate) enum Begin {
     Acquired,
 }
 
-/// An `Option<OpId>` in one word.
-pub(crate) struct OpIdCell(Cell<u64>);
-
-impl OpIdCell {
-    /// Not a valid id: see [`OpId::to_u64`].
-    const EMPTY: u64 = u64::MAX;
-
-    #[inline]
-    pub(crate) fn get(&self) -> Option<OpId> {
-        match self.0.get() {
-            OpIdCell::EMPTY => None,
-            number => Some(OpId::from_u64(number)),
-        }
-    }
-
-    #[inline]
-    pub(crate) fn set(&self, id: Option<OpId>) {
-        self.0.set(id.map_or(OpIdCell::EMPTY, OpId::to_u64));
-    }
-}
-
-impl Default for OpIdCell {
-    fn default() -> OpIdCell {
-        OpIdCell(Cell::new(OpIdCell::EMPTY))
-    }
-}
-
 /// Data received for dropped reads, or put back, for the next read.
 #[derive(Default)]
 pub(super) struct Leftover {
-    pub(super) bytes: Vec<u8>,
-    at: usize,
+    pub(super) bytes: VecDeque<u8>,
     /// The metadata, if the bytes are a message: then they are returned as one.
     pub(super) meta: Option<MsgMeta>,
     pub(super) error: Option<i32>,
@@ -147,9 +118,12 @@ impl IoQueue {
     #[inline]
     pub(crate) fn end(&self, ticket: &mut Ticket) {
         match std::mem::take(ticket) {
-            Ticket::NONE => {}
             Ticket::HELD => self.release(),
-            waiting => self.stop_waiting(waiting),
+            ticket => {
+                if let Some(key) = ticket.key() {
+                    self.stop_waiting(key);
+                }
+            }
         }
     }
 
@@ -215,17 +189,26 @@ impl IoQueue {
     /// Keeps the bytes that an earlier call's operation had received, if it has completed. The caller must hold the
     /// queue, or the queue must be free.
     fn absorb_orphan(&self, core: &LoopCore) {
-        if let Some(id) = self.op.get()
-            && core.is_complete(id)
-        {
-            self.op.set(None);
-            self.drained.set(false);
-            let salvaged = core.salvage(id);
-            if !salvaged.is_empty() {
-                // A bridge may have put bytes back while the read was in flight: these come first.
-                self.add_leftover(|leftover| leftover.append(&salvaged.bytes, salvaged.meta, salvaged.error));
-            }
+        let Some(id) = self.op.get().filter(|&id| core.is_complete(id)) else {
+            return;
+        };
+        self.op.set(None);
+        self.drained.set(false);
+        if let Some(slot) = core.ops.slot(id) {
+            self.absorb(core.salvage(slot));
+            core.discard(id);
         }
+    }
+
+    /// Appends what a completed read has received to the leftover. A bridge may have put bytes back while the read was
+    /// in flight: these come first.
+    pub(super) fn absorb(&self, mut salvaged: Leftover) {
+        self.add_leftover(|leftover| {
+            leftover.bytes.append(&mut salvaged.bytes);
+            // Descriptors that arrived with later bytes are returned with the first.
+            leftover.meta = leftover.meta.take().or(salvaged.meta);
+            leftover.error = leftover.error.or(salvaged.error);
+        });
     }
 
     /// Whether the last receive took everything that the socket had: an attempt would find nothing.
@@ -269,9 +252,11 @@ impl IoQueue {
         let mut rare = self.rare.borrow_mut();
         let leftover = &mut rare.get_or_insert_default().leftover;
         let result = call(leftover);
-        match leftover.is_empty() {
-            true => self.clear_flag(HAS_LEFTOVER),
-            false => self.set_flag(HAS_LEFTOVER),
+        if leftover.bytes.is_empty() && leftover.meta.is_none() && leftover.error.is_none() {
+            leftover.bytes = VecDeque::new();
+            self.clear_flag(HAS_LEFTOVER);
+        } else {
+            self.set_flag(HAS_LEFTOVER);
         }
         result
     }
@@ -302,21 +287,18 @@ impl IoQueue {
             "the capacity of a buffer became 0 while it waited: its implementation of IoBufMut is wrong"
         );
         self.with_leftover(|leftover| {
-            let left = &leftover.bytes[leftover.at..];
-            if left.is_empty() {
-                leftover.meta = None;
-                return leftover.error.take().map(Err);
-            }
+            let left = leftover.bytes.make_contiguous();
             let count = left.len().min(capacity);
             // SAFETY: the caller guarantees `capacity` writable bytes; `count` is no more than that.
             unsafe { std::ptr::copy_nonoverlapping(left.as_ptr(), ptr, count) };
-            leftover.at += count;
-            if leftover.at == leftover.bytes.len() {
-                leftover.bytes = Vec::new();
-                leftover.at = 0;
+            leftover.bytes.drain(..count);
+            if leftover.bytes.is_empty() {
                 leftover.meta = None;
             }
-            Some(Ok(count))
+            match count {
+                0 => leftover.error.take().map(Err),
+                count => Some(Ok(count)),
+            }
         })
     }
 
@@ -324,12 +306,10 @@ impl IoQueue {
     pub(crate) fn serve_all(&self) -> Option<Result<Vec<u8>, i32>> {
         self.with_leftover(|leftover| {
             leftover.meta = None;
-            if leftover.at == leftover.bytes.len() {
-                return leftover.error.take().map(Err);
+            match leftover.bytes.is_empty() {
+                true => leftover.error.take().map(Err),
+                false => Some(Ok(std::mem::take(&mut leftover.bytes).into())),
             }
-            let mut bytes = std::mem::take(&mut leftover.bytes);
-            bytes.drain(..std::mem::take(&mut leftover.at));
-            Some(Ok(bytes))
         })
     }
 
@@ -340,14 +320,8 @@ impl IoQueue {
         buf: &mut B,
         is_stream: bool,
     ) -> Option<Result<(usize, MsgMeta), i32>> {
-        let meta = self.take_meta();
-        let len = self.with_leftover(|leftover| leftover.bytes.len() - leftover.at);
-        let is_message = meta.is_some();
-        let served = match self.serve(buf) {
-            None if is_message => Ok(0),
-            None => return None,
-            Some(served) => served,
-        };
+        let (meta, len) = self.take_meta();
+        let served = self.serve(buf).or(meta.as_ref().map(|_| Ok(0)))?;
         Some(served.map(|count| {
             let mut meta = meta.unwrap_or_default();
             if !is_stream && count < len {
@@ -360,62 +334,42 @@ impl IoQueue {
 
     /// Takes a leftover message whole.
     pub(crate) fn serve_whole_message(&self) -> Option<Result<(Vec<u8>, MsgMeta), i32>> {
-        let meta = self.take_meta();
-        let bytes = match self.serve_all() {
-            Some(Ok(bytes)) => bytes,
-            Some(Err(code)) => return Some(Err(code)),
-            None if meta.is_some() => Vec::new(),
-            None => return None,
-        };
-        Some(Ok((bytes, meta.unwrap_or_default())))
+        let (meta, _) = self.take_meta();
+        let served = self.serve_all().or(meta.as_ref().map(|_| Ok(Vec::new())))?;
+        Some(served.map(|bytes| (bytes, meta.unwrap_or_default())))
     }
 
-    /// Takes the metadata of a leftover message.
-    fn take_meta(&self) -> Option<MsgMeta> {
-        self.with_leftover(|leftover| leftover.meta.take())
+    /// Takes the metadata of a leftover message. Returns also the number of leftover bytes.
+    fn take_meta(&self) -> (Option<MsgMeta>, usize) {
+        self.with_leftover(|leftover| (leftover.meta.take(), leftover.bytes.len()))
     }
 
     /// Takes the leftover error, once the bytes before it were returned.
     pub(crate) fn take_error(&self) -> Option<i32> {
-        self.with_leftover(|leftover| match leftover.has_bytes() {
-            true => None,
-            false => leftover.error.take(),
+        self.with_leftover(|leftover| match leftover.bytes.is_empty() {
+            true => leftover.error.take(),
+            false => None,
         })
     }
 
     /// Puts received bytes back for the next read, behind the leftover.
     pub(crate) fn put_back(&self, bytes: &[u8]) {
-        self.add_leftover(|leftover| leftover.append(bytes, None, None));
+        self.add_leftover(|leftover| leftover.bytes.extend(bytes));
     }
 
     /// Puts received bytes back in front of the leftover, and cancels a read in flight, so that it returns them.
     pub(crate) fn put_front(&self, core: &LoopCore, bytes: &[u8]) {
         self.add_leftover(|leftover| {
-            let at = std::mem::take(&mut leftover.at);
-            leftover.bytes.splice(..at, bytes.iter().copied());
+            let later = std::mem::replace(&mut leftover.bytes, bytes.iter().copied().collect());
+            leftover.bytes.extend(later);
         });
         if let Some(id) = self.op.get() {
             core.request_cancel(id);
         }
     }
 
-    /// Called when a read completes. If bytes were put in front of it meanwhile, appends its result to the leftover and
-    /// returns true: the read must return the leftover instead. The caller must hold the queue.
-    #[inline]
-    pub(crate) fn append_if_overtaken(&self, received: &[u8], meta: Option<MsgMeta>, res: OsResult) -> bool {
-        if !self.has_bytes() {
-            return false;
-        }
-        self.with_leftover(|leftover| leftover.append(received, meta, lasting_error(res)));
-        true
-    }
-
-    #[inline]
-    pub(crate) fn has_bytes(&self) -> bool {
-        self.with_leftover(|leftover| leftover.has_bytes())
-    }
-
     /// Whether there is anything that the next read must return.
+    #[inline]
     pub(crate) fn has_leftover(&self) -> bool {
         self.has_flag(HAS_LEFTOVER)
     }
@@ -429,33 +383,6 @@ impl IoQueue {
     pub(crate) fn is_busy(&self) -> bool {
         self.op.get().is_some() || self.has_flag(HAS_LEFTOVER)
     }
-}
-
-impl Leftover {
-    #[inline]
-    fn has_bytes(&self) -> bool {
-        self.at < self.bytes.len()
-    }
-
-    fn append(&mut self, bytes: &[u8], meta: Option<MsgMeta>, error: Option<i32>) {
-        self.bytes.extend_from_slice(bytes);
-        // Descriptors that arrived with later bytes are returned with the first.
-        self.meta = self.meta.take().or(meta);
-        self.error = self.error.or(error);
-    }
-
-    #[inline]
-    fn is_empty(&self) -> bool {
-        self.at == self.bytes.len() && self.error.is_none() && self.meta.is_none()
-    }
-}
-
-struct Waiter {
-    ticket: Ticket,
-    /// Taken when the queue is granted.
-    waker: Option<Waker>,
-    /// The queue was handed to this waiter, which stays at the front until its next poll.
-    is_granted: bool,
 }
 
 /// Exclusive use of a queue until dropped.
@@ -490,50 +417,35 @@ impl IoQueue {
 
     #[cold]
     fn poll_contended(&self, ticket: &mut Ticket, cx: &mut Context<'_>) -> Poll<()> {
-        if *ticket == Ticket::NONE {
-            crate::task::set_wait_reason(WaitReason::Named("an earlier call"));
-            // Cloning is user code: the holder may release the queue inside it, and nothing would wake this caller then.
-            let waker = Some(cx.waker().clone());
-            if !self.has_flag(HELD) {
+        // Cloning is user code: the queue may be released inside it, or granted to this caller.
+        let waker = cx.waker().clone();
+        let unused = self.with_waiters(|waiters| match ticket.key() {
+            None if self.has_flag(HELD) => {
+                *ticket = Ticket(waiters.join(1, waker).0 + 2);
+                None
+            }
+            Some(key) if !waiters.is_granted(&key) => waiters.set_waker(&key, waker),
+            waited => {
+                waited.map(|key| waiters.leave(key));
                 self.set_flag(HELD);
                 *ticket = Ticket::HELD;
-                return Poll::Ready(());
+                Some(waker)
             }
-            self.with_waiters(|waiters| {
-                *ticket = Ticket(waiters.back().map_or(0, |last| last.ticket.0 + 1));
-                waiters.push_back(Waiter {
-                    ticket: *ticket,
-                    waker,
-                    is_granted: false,
-                });
-            });
-            return Poll::Pending;
-        }
-        if self.is_granted(*ticket) {
-            drop(self.remove_waiter(*ticket));
-            *ticket = Ticket::HELD;
+        });
+        drop(unused);
+        if *ticket == Ticket::HELD {
             return Poll::Ready(());
         }
         crate::task::set_wait_reason(WaitReason::Named("an earlier call"));
-        let mut waker = Some(cx.waker().clone());
-        // The queue may have been granted inside the clone, through the previous waker.
-        if self.is_granted(*ticket) {
-            return self.poll_contended(ticket, cx);
-        }
-        self.with_waiters(|waiters| {
-            if let Some(waiter) = waiters.iter_mut().find(|waiter| waiter.ticket == *ticket) {
-                std::mem::swap(&mut waiter.waker, &mut waker);
-            }
-        });
         Poll::Pending
     }
 
     /// Removes a waiter. If it had been granted the queue, passes the queue on.
     #[cold]
-    fn stop_waiting(&self, ticket: Ticket) {
-        let was_granted = self.is_granted(ticket);
-        drop(self.remove_waiter(ticket));
-        if was_granted {
+    fn stop_waiting(&self, key: WaiterKey) {
+        let (stage, waker) = self.with_waiters(|waiters| waiters.leave(key));
+        drop(waker);
+        if let Stage::Granted(()) = stage {
             self.release();
         }
     }
@@ -549,33 +461,15 @@ impl IoQueue {
     #[cold]
     fn grant_next(&self) {
         let waker = self.with_waiters(|waiters| {
-            let next = waiters.front_mut()?;
-            next.is_granted = true;
-            next.waker.take()
+            waiters.grant_first(());
+            waiters.next_waker()
         });
-        if let Some(waker) = waker {
-            // This runs in a destructor, perhaps of a task that is already unwinding.
-            crate::event_loop::exception::guard("a waker", || waker.wake());
-        }
-    }
-
-    fn is_granted(&self, ticket: Ticket) -> bool {
-        self.with_waiters(|waiters| {
-            waiters
-                .front()
-                .is_some_and(|first| first.is_granted && first.ticket == ticket)
-        })
-    }
-
-    fn remove_waiter(&self, ticket: Ticket) -> Option<Waiter> {
-        self.with_waiters(|waiters| {
-            let at = waiters.iter().position(|waiter| waiter.ticket == ticket)?;
-            waiters.remove(at)
-        })
+        // This runs in a destructor, perhaps of a task that is already unwinding.
+        wake_all(waker);
     }
 
     /// Uses the waiters, and updates the flag. `call` runs no user code.
-    fn with_waiters<R>(&self, call: impl FnOnce(&mut VecDeque<Waiter>) -> R) -> R {
+    fn with_waiters<R>(&self, call: impl FnOnce(&mut WaitQueue<()>) -> R) -> R {
         let mut rare = self.rare.borrow_mut();
         let waiters = &mut rare.get_or_insert_default().waiters;
         let result = call(waiters);

@@ -16,14 +16,13 @@ use crate::event_loop::core::LoopCore;
 use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
 use crate::inflight::op_future::polled_after_completion;
 use crate::inflight::queue::{Begin, IoQueue, Ticket};
-use crate::inflight::transfer::VectoredPayload;
-use crate::inflight::{OnOrphan, OpFuture, RawOp};
+use crate::inflight::{OnOrphan, RawOp};
 use crate::io::vectored::{set_all_filled, set_others_empty};
 use crate::io::{
     BufResult, HEAP_READ_LEN, IoBuf, IoBufMut, KernelStream, ManagedBuf, bytes_from, check_exact_len, fill_range,
     fill_target, no_capacity, unexpected_eof,
 };
-use crate::sys::{self, IoVec, errno};
+use crate::sys::{self, errno};
 
 /// A descriptor for a stream of bytes.
 pub(crate) struct ByteStream {
@@ -67,15 +66,10 @@ impl ByteStream {
         let descriptor = &self.owned.descriptor;
         let (core, queue) = (&*descriptor.core, &descriptor.read);
         let (_guard, begin) = queue.begin(core).await;
-        if begin == Begin::Leftover {
-            match queue.serve(&mut bufs[first]) {
-                Some(Ok(count)) => {
-                    set_others_empty(&mut bufs, first);
-                    return (Ok(count), bufs);
-                }
-                Some(Err(code)) => return (Err(from_code(code)), bufs),
-                None => {}
-            }
+        if begin == Begin::Leftover
+            && let Some(served) = serve_first(queue, &mut bufs, first)
+        {
+            return (served, bufs);
         }
         let (fd, medium) = (descriptor.fd, self.medium);
         let op = |slices, count| Op::RecvVectored {
@@ -86,22 +80,12 @@ impl ByteStream {
         };
         let op_future = self.owned.start_read_vectored(queue, OnOrphan::Keep, bufs, op);
         let (op_result, (_, mut bufs, slices)) = op_future.await;
-        let result = count(op_result.res());
-        if queue.has_bytes() {
-            let (mut received, mut left) = (Vec::new(), *result.as_ref().unwrap_or(&0));
-            let lent = bufs.iter_mut().filter(|buf| buf.capacity() > 0).zip(&slices);
-            for (buf, slice) in lent {
-                let part = left.min(slice.len).min(buf.capacity());
-                // SAFETY: the kernel has filled the buffers in order, each to its capacity before the next.
-                received.extend_from_slice(unsafe { received_in(buf, part) });
-                left -= part;
-            }
-            queue.append_if_overtaken(&received, None, op_result.res());
-            if let Some(Ok(count)) = queue.serve(&mut bufs[first]) {
-                set_others_empty(&mut bufs, first);
-                return (Ok(count), bufs);
-            }
+        if queue.has_leftover()
+            && let Some(served) = serve_first(queue, &mut bufs, first)
+        {
+            return (served, bufs);
         }
+        let result = count(op_result.res());
         if let Ok(count) = result {
             // SAFETY: the kernel has written this many bytes, in order.
             unsafe { set_all_filled(&mut bufs, &slices, count) };
@@ -118,34 +102,38 @@ impl ByteStream {
     }
 
     pub(crate) async fn write_vectored<B: IoBuf>(&self, bufs: Vec<B>) -> BufResult<usize, Vec<B>> {
-        if bufs.iter().all(IoBuf::is_empty) {
-            return (Ok(0), bufs);
-        }
-        let queue = &self.owned.descriptor.write;
-        let _guard = queue.begin(self.owned.core()).await;
-        let (op_result, (_, bufs, _)) = self.send_vectored(bufs, 0, Vec::new()).await;
-        (self.sent(op_result.res()), bufs)
+        self.write_slices(bufs, false).await
     }
 
-    pub(crate) async fn write_all_vectored<B: IoBuf>(&self, mut bufs: Vec<B>) -> BufResult<(), Vec<B>> {
+    pub(crate) async fn write_all_vectored<B: IoBuf>(&self, bufs: Vec<B>) -> BufResult<(), Vec<B>> {
+        let (result, bufs) = self.write_slices(bufs, true).await;
+        (result.map(drop), bufs)
+    }
+
+    /// Sends once from several buffers, or `all` of them.
+    async fn write_slices<B: IoBuf>(&self, mut bufs: Vec<B>, all: bool) -> BufResult<usize, Vec<B>> {
         let len: usize = bufs.iter().map(IoBuf::len).sum();
         if len == 0 {
-            return (Ok(()), bufs);
+            return (Ok(0), bufs);
         }
-        let queue = &self.owned.descriptor.write;
+        let (fd, medium, queue) = (self.owned.fd(), self.medium, &self.owned.descriptor.write);
         let _guard = queue.begin(self.owned.core()).await;
-        let mut sent = 0;
-        let mut slices = Vec::new();
-        while sent < len {
+        let (mut sent, mut slices) = (0, Vec::new());
+        loop {
+            let op = |slices, count| Op::SendVectored {
+                fd,
+                medium,
+                slices,
+                count,
+            };
             let op_result;
-            (op_result, (_, bufs, slices)) = self.send_vectored(bufs, sent, slices).await;
-            match self.sent(op_result.res()) {
-                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), bufs),
-                Ok(count) => sent += count,
-                Err(error) => return (Err(error), bufs),
+            let op_future = self.owned.start_write_vectored(queue, bufs, sent, slices, op);
+            (op_result, (_, bufs, slices)) = op_future.await;
+            match self.advance(op_result.res(), sent, len, all) {
+                Ok(more) => sent = more,
+                Err(result) => return (result, bufs),
             }
         }
-        (Ok(()), bufs)
     }
 
     #[inline]
@@ -165,24 +153,6 @@ impl ByteStream {
             let (ptr, len) = bytes_from(buf, begin);
             self.send_op(ptr, len)
         }
-    }
-
-    /// One send of everything after the first `skip` bytes. `slices` is passed only to reuse its memory.
-    fn send_vectored<B: IoBuf>(
-        &self,
-        bufs: Vec<B>,
-        skip: usize,
-        slices: Vec<IoVec>,
-    ) -> OpFuture<'_, VectoredPayload<B>> {
-        let (fd, medium) = (self.owned.fd(), self.medium);
-        let op = |slices, count| Op::SendVectored {
-            fd,
-            medium,
-            slices,
-            count,
-        };
-        let queue = &self.owned.descriptor.write;
-        self.owned.start_write_vectored(queue, bufs, skip, slices, op)
     }
 
     /// For copies inside the kernel: `Some` for TCP sockets of the kernel.
@@ -219,12 +189,16 @@ impl ByteStream {
         self.owned = OwnedDescriptor::closed(self.owned.descriptor.core.clone());
     }
 
-    /// The result of a send. Writing after `close` fails as if the peer had closed: with `BrokenPipe`.
+    /// The number of bytes sent after one more send, or the result of the write if that was the last one. Writing after
+    /// `close` fails as if the peer had closed: with `BrokenPipe`.
     #[inline]
-    fn sent(&self, res: OsResult) -> io::Result<usize> {
+    fn advance(&self, res: OsResult, sent: usize, len: usize, all: bool) -> Result<usize, io::Result<usize>> {
         match res {
-            Err(errno::BAD_FD) if self.owned.is_closed() => Err(from_code(errno::BROKEN_PIPE)),
-            res => count(res),
+            Ok(0) if all => Err(Err(io::ErrorKind::WriteZero.into())),
+            Ok(count) if sent + count as usize >= len || !all => Err(Ok(sent + count as usize)),
+            Ok(count) => Ok(sent + count as usize),
+            Err(errno::BAD_FD) if self.owned.is_closed() => Err(Err(from_code(errno::BROKEN_PIPE))),
+            Err(code) => Err(Err(from_code(code))),
         }
     }
 }
@@ -310,7 +284,7 @@ impl<B: IoBufMut> Future for Read<'_, B> {
                 return call.finish(served.map_err(from_code));
             }
             if let Some(buf) = call.buf.take() {
-                call.op = start_recv(&call.bytes.owned.descriptor, call.bytes.medium, buf, 0, fill_target);
+                call.op = start_recv(&call.bytes.owned.descriptor, call.bytes.medium, buf, fill_target);
             }
         }
         let (result, buf) = ready!(call.op.poll(core, queue, cx));
@@ -365,28 +339,26 @@ impl<B: IoBufMut> Future for ReadExact<'_, B> {
                     return call.put_back(*filled, from_code(code));
                 }
                 let (begin, buf) = (*filled, call.buf.take().expect("checked"));
-                call.op = start_recv(descriptor, medium, buf, begin, |buf| fill_range(buf, begin, len));
+                call.op = start_recv(descriptor, medium, buf, |buf| fill_range(buf, begin, len));
+                call.op.set_prefix(core, begin);
             }
             let done = ready!(call.op.poll_done(core, cx));
             let result = done.result();
             queue.set_drained(result);
             let received = *filled + result.res().unwrap_or(0) as usize;
-            let is_overtaken = queue.has_bytes();
+            let is_overtaken = queue.has_leftover();
             if result.res().is_ok_and(|count| count > 0) && received < len && !is_overtaken {
                 let plan = plan_recv(descriptor, medium, |buf| fill_range(buf, received, len));
-                call.op.restart(core, queue, received, plan);
+                call.op.restart(core, queue, plan);
+                call.op.set_prefix(core, received);
                 // Not before: if the buffer panics, the next poll counts this operation again.
                 *filled = received;
                 continue;
             }
-            queue.op.set(None);
-            let (result, buf) = call.op.take(core, done);
+            let (result, buf) = call.op.finish(core, queue, done);
             let buf = call.buf.insert(buf);
             if is_overtaken {
-                // SAFETY: this many bytes were received.
-                queue.append_if_overtaken(unsafe { received_in(buf, received) }, None, result.res());
-                let served = serve_head(queue, buf, len);
-                *filled = served.and_then(Result::ok).unwrap_or(0);
+                *filled = serve_head(queue, buf, len).and_then(Result::ok).unwrap_or(0);
                 continue;
             }
             match count(result.res()) {
@@ -474,7 +446,7 @@ impl ManagedRead {
                 Some(_) => {
                     let (fd, drained) = (descriptor.fd, queue.is_drained());
                     let plan = |(): &mut ()| Op::RecvManaged { fd, medium, drained };
-                    let op = core.start_op(queue, OnOrphan::Keep, (), 0, plan);
+                    let op = core.start_op(queue, OnOrphan::Keep, || (), plan);
                     core.trace(op.id);
                     ManagedOp::Pooled(op)
                 }
@@ -498,8 +470,8 @@ impl ManagedRead {
         self.poll_heap(descriptor, cx)
     }
 
-    /// A managed receive got no buffer, or bytes were put in front of it meanwhile. `None` if the pool was empty: the
-    /// bytes are received into the heap.
+    /// A managed receive got no bytes, or some were put in front of it meanwhile. `None` if the pool was empty: the bytes
+    /// are received into the heap.
     #[cold]
     fn finish_pooled(
         &mut self,
@@ -507,20 +479,15 @@ impl ManagedRead {
         medium: Medium,
         result: OpResult,
     ) -> Option<io::Result<ManagedBuf>> {
-        let (queue, res) = (&descriptor.read, result.res());
-        let buffer = descriptor.core.take_buffer(result);
-        let received = buffer.as_deref().unwrap_or_default();
-        let served = match queue.append_if_overtaken(received, None, res) {
-            true => queue.serve_all(),
-            false => None,
-        };
-        let finished = match (served, res) {
+        let queue = &descriptor.read;
+        drop(descriptor.core.take_buffer(result));
+        let finished = match (queue.serve_all(), result.res()) {
             (Some(served), _) => served.map(ManagedBuf::from_heap).map_err(from_code),
             (None, Err(errno::NO_BUFFERS)) => {
                 self.op = ManagedOp::Heap(start_heap_read(descriptor, medium));
                 return None;
             }
-            (None, res) => count(res).map(|_| buffer.unwrap_or_default()),
+            (None, res) => count(res).map(|_| ManagedBuf::default()),
         };
         queue.end(&mut self.ticket);
         Some(finished)
@@ -554,22 +521,20 @@ impl ManagedRead {
 
 fn start_heap_read(descriptor: &Descriptor, medium: Medium) -> RawOp<Vec<u8>> {
     let buf = Vec::with_capacity(HEAP_READ_LEN);
-    start_recv(descriptor, medium, buf, 0, fill_target)
+    start_recv(descriptor, medium, buf, fill_target)
 }
 
-/// Starts one receive into the part of `buf` that `target` returns. If it is dropped, the bytes before `begin` count as
-/// received by it too.
+/// Starts one receive into the part of `buf` that `target` returns.
 #[inline]
 fn start_recv<B: IoBufMut>(
     descriptor: &Descriptor,
     medium: Medium,
     buf: B,
-    begin: usize,
     target: impl FnOnce(&mut B) -> (*mut u8, usize),
 ) -> RawOp<B> {
     let plan = plan_recv(descriptor, medium, target);
     let core = &descriptor.core;
-    let op = core.start_op(&descriptor.read, OnOrphan::Keep, buf, begin, plan);
+    let op = core.start_op(&descriptor.read, OnOrphan::Keep, || buf, plan);
     core.trace(op.id);
     op
 }
@@ -648,19 +613,18 @@ impl<'a, B: IoBuf, const ALL: bool> Write<'a, B, ALL> {
                 let Some(res) = (unsafe { core.attempt(&bytes.send_op(ptr, len)) }) else {
                     break;
                 };
-                match self.advance(res) {
+                match bytes.advance(res, self.sent, self.len, ALL) {
                     Ok(sent) => self.sent = sent,
                     Err(result) => return self.call.finish(result),
                 }
             }
-            let (slot, plan) = (core.ops.reserve(), bytes.plan_send(self.sent));
-            let buf = self.call.buf.take().expect("no operation has the buffer");
-            self.call.op = core.start_op_in(slot, queue, OnOrphan::Discard, buf, 0, plan);
+            let take = || self.call.buf.take().expect("no operation has the buffer");
+            self.call.op = core.start_op(queue, OnOrphan::Discard, take, bytes.plan_send(self.sent));
             core.trace(self.call.op.id);
         }
         loop {
             let done = ready!(self.call.op.poll_done(core, cx));
-            match self.advance(done.result().res()) {
+            match bytes.advance(done.result().res(), self.sent, self.len, ALL) {
                 Ok(sent) => self.send_more(sent),
                 Err(result) => {
                     // The buffer is taken last: a panic would have to drop it, and it would be moved through memory.
@@ -673,22 +637,11 @@ impl<'a, B: IoBuf, const ALL: bool> Write<'a, B, ALL> {
         }
     }
 
-    /// The number of bytes sent after one more send, or the result of the write if that was the last one.
-    #[inline]
-    fn advance(&self, res: OsResult) -> Result<usize, io::Result<usize>> {
-        match self.call.bytes.sent(res) {
-            Ok(0) if ALL => Err(Err(io::ErrorKind::WriteZero.into())),
-            Ok(count) if self.sent + count >= self.len || !ALL => Err(Ok(self.sent + count)),
-            Ok(count) => Ok(self.sent + count),
-            Err(error) => Err(Err(error)),
-        }
-    }
-
     /// Sends the rest, with the buffer where it is: in the slot of the send that has completed.
     #[cold]
     fn send_more(&mut self, sent: usize) {
         let (core, queue) = self.call.core_and_queue();
-        self.call.op.restart(core, queue, 0, self.call.bytes.plan_send(sent));
+        self.call.op.restart(core, queue, self.call.bytes.plan_send(sent));
         // Not before: if the buffer panics, the next poll counts this operation again.
         self.sent = sent;
     }
@@ -828,15 +781,12 @@ pub(crate) fn count(res: OsResult) -> io::Result<usize> {
 /// The operation with the result `res` has received into `buf`, from its start.
 #[inline]
 unsafe fn finish_read<B: IoBufMut>(queue: &IoQueue, res: OsResult, mut buf: B) -> BufResult<usize, B> {
-    let result = count(res);
-    let received = *result.as_ref().unwrap_or(&0);
-    if queue.has_bytes() {
-        // SAFETY: the kernel has written this many bytes.
-        queue.append_if_overtaken(unsafe { received_in(&mut buf, received) }, None, res);
-        if let Some(served) = queue.serve(&mut buf) {
-            return (served.map_err(from_code), buf);
-        }
+    if queue.has_leftover()
+        && let Some(served) = queue.serve(&mut buf)
+    {
+        return (served.map_err(from_code), buf);
     }
+    let result = count(res);
     if let Ok(count) = result {
         // SAFETY: the kernel has written this many bytes, which is no more than the capacity.
         unsafe { buf.set_filled(count) };
@@ -853,6 +803,15 @@ unsafe fn received_in<B: IoBufMut>(buf: &mut B, count: usize) -> &[u8] {
     // Not `as_ptr`, which may be valid for the buffer's length only.
     // SAFETY: the caller's promise, and the buffer is not written to while it is borrowed.
     unsafe { std::slice::from_raw_parts(buf.as_mut_ptr(), count) }
+}
+
+/// Copies leftover bytes into the first of several buffers that has capacity.
+fn serve_first<B: IoBufMut>(queue: &IoQueue, bufs: &mut [B], first: usize) -> Option<io::Result<usize>> {
+    let served = queue.serve(&mut bufs[first])?;
+    if served.is_ok() {
+        set_others_empty(bufs, first);
+    }
+    Some(served.map_err(from_code))
 }
 
 /// Copies leftover bytes into the first `len` bytes of a buffer, and does not change its length.

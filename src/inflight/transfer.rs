@@ -20,8 +20,7 @@ pub(crate) type Payload<B> = (Rc<Descriptor>, B);
 pub(crate) type VectoredPayload<B> = (Rc<Descriptor>, Vec<B>, Vec<IoVec>);
 
 impl OwnedDescriptor {
-    /// Starts one read into a range of `buf`. If its future is dropped, the bytes before the range count as received by
-    /// it too.
+    /// Starts one read into a range of `buf`.
     pub(crate) fn start_read<'a, B: IoBufMut>(
         &'a self,
         queue: &'a IoQueue,
@@ -31,11 +30,9 @@ impl OwnedDescriptor {
         op: impl FnOnce(*mut u8, usize) -> Op,
     ) -> OpFuture<'a, Payload<B>> {
         let payload = (self.descriptor.clone(), buf);
-        let Range { start, end } = range;
-        OpFuture::start_op(self.core(), queue, on_orphan, payload, start, |(_, buf)| {
-            let (ptr, len) = fill_range(buf, start, end);
-            let len = len.min(MAX_LEN);
-            op(ptr, len)
+        OpFuture::start_op(self.core(), queue, on_orphan, payload, |(_, buf)| {
+            let (ptr, len) = fill_range(buf, range.start, range.end);
+            op(ptr, len.min(MAX_LEN))
         })
     }
 
@@ -48,7 +45,7 @@ impl OwnedDescriptor {
         op: impl FnOnce(*const IoVec, usize) -> Op,
     ) -> OpFuture<'a, VectoredPayload<B>> {
         let payload = (self.descriptor.clone(), bufs, Vec::new());
-        OpFuture::start_op(self.core(), queue, on_orphan, payload, 0, |(_, bufs, slices)| {
+        OpFuture::start_op(self.core(), queue, on_orphan, payload, |(_, bufs, slices)| {
             iovecs_to_fill(bufs, slices);
             op(slices.as_ptr(), slices.len())
         })
@@ -63,7 +60,7 @@ impl OwnedDescriptor {
         op: impl FnOnce(*const u8, usize) -> Op,
     ) -> OpFuture<'a, Payload<B>> {
         let payload = (self.descriptor.clone(), buf);
-        OpFuture::start_op(self.core(), queue, OnOrphan::Discard, payload, 0, |(_, buf)| {
+        OpFuture::start_op(self.core(), queue, OnOrphan::Discard, payload, |(_, buf)| {
             let (ptr, len) = bytes_from(buf, begin);
             op(ptr, len.min(MAX_LEN))
         })
@@ -79,16 +76,10 @@ impl OwnedDescriptor {
         op: impl FnOnce(*const IoVec, usize) -> Op,
     ) -> OpFuture<'a, VectoredPayload<B>> {
         let payload = (self.descriptor.clone(), bufs, slices);
-        OpFuture::start_op(
-            self.core(),
-            queue,
-            OnOrphan::Discard,
-            payload,
-            0,
-            |(_, bufs, slices)| {
-                iovecs_to_send(bufs, skip, slices);
-                op(slices.as_ptr(), slices.len())
-            },
-        )
+        let plan = |(_, bufs, slices): &mut VectoredPayload<B>| {
+            iovecs_to_send(bufs, skip, slices);
+            op(slices.as_ptr(), slices.len())
+        };
+        OpFuture::start_op(self.core(), queue, OnOrphan::Discard, payload, plan)
     }
 }

@@ -61,7 +61,7 @@ impl LoopCore {
     pub(crate) async fn readiness<T: 'static>(&self, owner: T, fd: Fd, direction: Direction) -> io::Result<()> {
         let queue = IoQueue::default();
         let plan = |_: &mut T| Op::Readiness { fd, direction };
-        let (op_result, _) = OpFuture::start_op(self, &queue, OnOrphan::Discard, owner, 0, plan).await;
+        let (op_result, _) = OpFuture::start_op(self, &queue, OnOrphan::Discard, owner, plan).await;
         op_result.res().map(drop).map_err(from_code)
     }
 

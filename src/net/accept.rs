@@ -195,7 +195,7 @@ impl Accepts {
             let plan = |_: &mut Rc<Descriptor>| Op::Accept { fd };
             let core = &self.descriptor.core;
             // The tracing subscriber may drop the listener, so the operation is added to the list first.
-            let op = core.start_op(&IoQueue::default(), OnOrphan::Discard, self.descriptor.clone(), 0, plan);
+            let op = core.start_op(&IoQueue::default(), OnOrphan::Discard, || self.descriptor.clone(), plan);
             self.ids.borrow_mut().push_back(op.id);
             core.trace(op.id);
         }

@@ -196,7 +196,7 @@ async fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let payload: (LookUp, LookUpResult) = (query, Ok(Vec::new()));
     let queue = IoQueue::default();
     let plan = |(query, out): &mut (LookUp, LookUpResult)| Op::LookUp { query, out };
-    let (result, (_, found)) = OpFuture::start_op(&core, &queue, OnOrphan::Discard, payload, 0, plan).await;
+    let (result, (_, found)) = OpFuture::start_op(&core, &queue, OnOrphan::Discard, payload, plan).await;
     result.res().map_err(from_code)?;
     found
 }

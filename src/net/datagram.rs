@@ -52,11 +52,11 @@ pub(crate) async fn receive<B: IoBufMut>(
     }
     let descriptor = &owned.descriptor;
     let (core, queue, fd) = (&*descriptor.core, &descriptor.read, descriptor.fd);
+    let limited = |(count, meta): (usize, MsgMeta)| (count, meta.with_at_most(descriptors));
     let (_guard, begin) = queue.begin(core).await;
     if begin == Begin::Leftover
         && let Some(served) = queue.serve_message(&mut buf, is_stream)
     {
-        let limited = |(count, meta): (usize, MsgMeta)| (count, meta.with_at_most(descriptors));
         return (served.map(limited).map_err(from_code), buf);
     }
     let mut msg = msg_pool.take();
@@ -67,30 +67,21 @@ pub(crate) async fn receive<B: IoBufMut>(
         let message = msg.ready_to_receive(ptr, len.min(MAX_LEN));
         Op::RecvMessage { fd, message }
     };
-    let (op_result, (_, mut msg, mut buf)) = OpFuture::start_op(core, queue, OnOrphan::Keep, payload, 0, plan).await;
+    let (op_result, (_, mut msg, mut buf)) = OpFuture::start_op(core, queue, OnOrphan::Keep, payload, plan).await;
+    let meta = msg.open();
+    msg_pool.put_back(msg);
+    // A `compat` bridge of the same socket has put back bytes that came earlier.
+    if queue.has_leftover()
+        && let Some(served) = queue.serve_message(&mut buf, is_stream)
+    {
+        return (served.map(limited).map_err(from_code), buf);
+    }
     let result = count(op_result.res());
     if let Ok(count) = result {
         // SAFETY: the kernel has written this many bytes, which is at most the capacity.
         unsafe { buf.set_filled(count) };
     }
-    let mut meta = msg.open();
-    msg_pool.put_back(msg);
-    if queue.has_bytes() {
-        // A `compat` bridge of the same socket has put back bytes that came earlier.
-        let received = *result.as_ref().unwrap_or(&0);
-        // SAFETY: the kernel has written this many bytes.
-        let bytes = unsafe { std::slice::from_raw_parts(buf.as_ptr(), received) };
-        queue.append_if_overtaken(
-            bytes,
-            result.is_ok().then(|| std::mem::take(&mut meta)),
-            op_result.res(),
-        );
-        if let Some(Ok((count, meta))) = queue.serve_message(&mut buf, is_stream) {
-            return (Ok((count, meta.with_at_most(descriptors))), buf);
-        }
-    }
-    let meta = meta.with_at_most(descriptors);
-    (result.map(|count| (count, meta)), buf)
+    (result.map(|count| limited((count, meta))), buf)
 }
 
 /// Receives one message into a managed buffer.
@@ -114,7 +105,7 @@ pub(crate) async fn receive_managed(
             let message = msg.ready_to_receive(std::ptr::null_mut(), 0);
             Op::RecvMessageManaged { fd, message }
         };
-        let (op_result, (_, mut msg)) = OpFuture::start_op(core, queue, OnOrphan::Keep, payload, 0, plan).await;
+        let (op_result, (_, mut msg)) = OpFuture::start_op(core, queue, OnOrphan::Keep, payload, plan).await;
         let meta = msg.open();
         msg_pool.put_back(msg);
         match (op_result.res(), core.take_buffer(op_result)) {
@@ -165,7 +156,7 @@ pub(super) fn start_send<'a, B: IoBuf>(
         let message = msg.ready_to_send(ptr, len.min(MAX_LEN));
         Op::SendMessage { fd, at_once, message }
     };
-    OpFuture::start_op(&descriptor.core, &descriptor.write, OnOrphan::Discard, payload, 0, plan)
+    OpFuture::start_op(&descriptor.core, &descriptor.write, OnOrphan::Discard, payload, plan)
 }
 
 /// Small enough to be stored inline in the operation's slot, also with a pool buffer.

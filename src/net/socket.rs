@@ -43,7 +43,7 @@ impl OwnedDescriptor {
             let _guard = queue.begin(core).await;
             let payload = (descriptor.clone(), name);
             let plan = |(_, name): &mut (Rc<_>, Name)| Op::Connect { fd, name };
-            let (op_result, _) = OpFuture::start_op(core, queue, OnOrphan::Discard, payload, 0, plan).await;
+            let (op_result, _) = OpFuture::start_op(core, queue, OnOrphan::Discard, payload, plan).await;
             count(op_result.res()).map(|_| ())
         }
     }

@@ -61,7 +61,7 @@ mod rwlock;
 mod semaphore;
 pub mod thread;
 mod wait;
-mod wait_queue;
+pub(crate) mod wait_queue;
 pub mod watch;
 
 pub use barrier::{Barrier, BarrierWaitResult, BrokenBarrier};

@@ -17,7 +17,7 @@ const NONE: usize = usize::MAX;
 const SHRINK_ABOVE: usize = 1_024;
 
 /// A queue of waiters; each requests an amount and is granted a `G`.
-pub(super) struct WaitQueue<G> {
+pub(crate) struct WaitQueue<G> {
     waiters: Vec<Waiter<G>>,
     /// The first free entry; free entries are linked through `next`.
     free: usize,
@@ -44,17 +44,17 @@ struct Waiter<G> {
 }
 
 /// The state of an entry.
-pub(super) enum Stage<G> {
+pub(crate) enum Stage<G> {
     Free,
     Waiting(usize),
     Granted(G),
 }
 
 /// A future's exclusive key to its entry. Consumed by [`WaitQueue::leave`].
-pub(super) struct WaiterKey(usize);
+pub(crate) struct WaiterKey(pub(crate) usize);
 
 impl<G> WaitQueue<G> {
-    pub(super) const fn new() -> WaitQueue<G> {
+    pub(crate) const fn new() -> WaitQueue<G> {
         let none = List { head: NONE, tail: NONE };
         WaitQueue {
             waiters: Vec::new(),
@@ -67,16 +67,16 @@ impl<G> WaitQueue<G> {
     }
 
     /// The number of waiters without a grant.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// The amount that the first waiter requests.
-    pub(super) fn first(&self) -> Option<usize> {
+    pub(crate) fn first(&self) -> Option<usize> {
         match self.waiters.get(self.waiting.head)?.stage {
             Stage::Waiting(amount) => Some(amount),
             _ => unreachable!("an entry in `waiting` is Stage::Waiting"),
@@ -84,7 +84,7 @@ impl<G> WaitQueue<G> {
     }
 
     /// Appends a waiter.
-    pub(super) fn join(&mut self, amount: usize, waker: Waker) -> WaiterKey {
+    pub(crate) fn join(&mut self, amount: usize, waker: Waker) -> WaiterKey {
         let waiter = Waiter {
             prev: NONE,
             next: NONE,
@@ -109,12 +109,12 @@ impl<G> WaitQueue<G> {
     }
 
     /// Grants the first waiter's request. False if there is none.
-    pub(super) fn grant_first(&mut self, grant: G) -> bool {
+    pub(crate) fn grant_first(&mut self, grant: G) -> bool {
         self.grant_at(self.waiting.head, grant)
     }
 
     /// Grants the request of the last waiter, if there is one.
-    pub(super) fn grant_last(&mut self, grant: G) -> bool {
+    pub(crate) fn grant_last(&mut self, grant: G) -> bool {
         self.grant_at(self.waiting.tail, grant)
     }
 
@@ -130,14 +130,14 @@ impl<G> WaitQueue<G> {
     }
 
     /// Grants the requests of all current waiters, in FIFO order.
-    pub(super) fn grant_all(&mut self, mut grant: impl FnMut() -> G) {
+    pub(crate) fn grant_all(&mut self, mut grant: impl FnMut() -> G) {
         while !self.is_empty() {
             self.grant_first(grant());
         }
     }
 
     /// Takes the next waker to wake. The caller wakes it when nothing is borrowed.
-    pub(super) fn next_waker(&mut self) -> Option<Waker> {
+    pub(crate) fn next_waker(&mut self) -> Option<Waker> {
         let at = self.to_wake.head;
         if at == NONE {
             return None;
@@ -146,24 +146,24 @@ impl<G> WaitQueue<G> {
         self.waiters[at].waker.take()
     }
 
-    pub(super) fn is_granted(&self, key: &WaiterKey) -> bool {
+    pub(crate) fn is_granted(&self, key: &WaiterKey) -> bool {
         matches!(self.waiters[key.0].stage, Stage::Granted(_))
     }
 
     /// Whether the stored waker wakes the same task as `waker`.
-    pub(super) fn will_wake(&self, key: &WaiterKey, waker: &Waker) -> bool {
+    pub(crate) fn will_wake(&self, key: &WaiterKey, waker: &Waker) -> bool {
         let own = &self.waiters[key.0].waker;
         own.as_ref().is_some_and(|own| own.will_wake(waker))
     }
 
     /// Replaces the waker. The caller drops the old one when nothing is borrowed.
-    pub(super) fn set_waker(&mut self, key: &WaiterKey, waker: Waker) -> Option<Waker> {
+    pub(crate) fn set_waker(&mut self, key: &WaiterKey, waker: Waker) -> Option<Waker> {
         debug_assert!(!self.is_granted(key));
         self.waiters[key.0].waker.replace(waker)
     }
 
     /// Frees the entry, whatever its state. The caller drops the waker when nothing is borrowed.
-    pub(super) fn leave(&mut self, key: WaiterKey) -> (Stage<G>, Option<Waker>) {
+    pub(crate) fn leave(&mut self, key: WaiterKey) -> (Stage<G>, Option<Waker>) {
         let at = key.0;
         let stage = std::mem::replace(&mut self.waiters[at].stage, Stage::Free);
         let waker = self.waiters[at].waker.take();
@@ -184,6 +184,12 @@ impl<G> WaitQueue<G> {
             self.free = NONE;
         }
         (stage, waker)
+    }
+}
+
+impl<G> Default for WaitQueue<G> {
+    fn default() -> WaitQueue<G> {
+        WaitQueue::new()
     }
 }
 

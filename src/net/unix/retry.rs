@@ -38,8 +38,7 @@ pub(super) async fn send_with_retry<B: IoBuf>(
             Err(errno::AGAIN) if to.is_none() => {
                 let direction = Direction::Write;
                 let plan = |_: &mut Rc<Descriptor>| Op::Readiness { fd, direction };
-                let (op_result, _) =
-                    OpFuture::start_op(core, queue, OnOrphan::Discard, descriptor.clone(), 0, plan).await;
+                let (op_result, _) = OpFuture::start_op(core, queue, OnOrphan::Discard, descriptor.clone(), plan).await;
                 if let Err(code) = op_result.res() {
                     return (Err(from_code(code)), buf);
                 }
