@@ -171,7 +171,9 @@ fn join_all_returns_outputs_or_panics() {
             let set: JoinSet<u64> = [3u64, 1, 2]
                 .into_iter()
                 .map(|delay| async move {
-                    sleep(Duration::from_millis(5 * delay)).await;
+                    for _ in 0..delay {
+                        yield_now().await;
+                    }
                     delay
                 })
                 .collect();
