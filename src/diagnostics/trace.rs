@@ -7,7 +7,7 @@
 use std::panic::Location;
 
 use crate::driver::op::Op;
-use crate::driver::{Description, OpId, OsResult};
+use crate::driver::{Description, Fd, OpId, OsResult};
 use crate::event_loop::exception::Exception;
 use crate::task::TaskId;
 
@@ -53,6 +53,10 @@ pub(crate) fn op_done_at_once(op: &Op, res: OsResult) {
         Ok(count) => emit!(trace, target: "windlass::op", op = op.name(), fd = op.fd(), count, "completed at once"),
         Err(code) => emit!(trace, target: "windlass::op", op = op.name(), fd = op.fd(), code, "completed at once"),
     }
+}
+
+pub(crate) fn batch_done(name: &'static str, fd: Fd, messages: usize) {
+    emit!(trace, target: "windlass::op", op = name, fd, count = messages, "completed at once");
 }
 
 #[inline]

@@ -57,8 +57,8 @@ pub use self::select::{Description, DriverChoice, NullFiles};
 pub(crate) use self::settings::Settings;
 use crate::sys::{self, Instant};
 pub use crate::sys::{
-    CopyResult, Credentials, DirItem, DirList, Fd, IoVec, LookUp, LookUpResult, Message, Name, OsResult, PathChar,
-    SocketKind, SocketOption, Stat,
+    CopyResult, Credentials, DirItem, DirList, Fd, IoVec, LookUp, LookUpResult, Message, MessageEntry, Name, OsResult,
+    PathChar, SocketKind, SocketOption, Stat,
 };
 
 /// Starts operations for the loop and reports their completions.
@@ -212,6 +212,35 @@ pub unsafe trait Driver {
     unsafe fn attempt(&mut self, op: &Op, alone: bool) -> Option<OsResult> {
         let _ = (op, alone);
         None
+    }
+
+    /// Receives datagrams that are waiting, into the entries in order, without blocking. Returns how many entries have a
+    /// result; 0, without any effect, if no datagram is waiting or the driver has no such call. The loop then starts
+    /// [`Op::RecvMessage`] for one datagram, so the default is correct. No operation of this direction is in flight on
+    /// the descriptor.
+    ///
+    /// A failed entry is the last one: the loop reports its error after the datagrams before it.
+    ///
+    /// # Safety
+    ///
+    /// The messages and the memory that they point to are valid until this returns, and nothing else accesses them.
+    unsafe fn recv_batch(&mut self, fd: Fd, entries: &mut [MessageEntry]) -> usize {
+        let _ = (fd, entries);
+        0
+    }
+
+    /// Sends datagrams in order, without blocking. Returns how many entries have a result; 0, without any effect, if the
+    /// first would block or the driver has no such call. The loop then starts [`Op::SendMessage`] for one datagram, so
+    /// the default is correct. No operation of this direction is in flight on the descriptor.
+    ///
+    /// A failed entry is the last one: it and the entries after it were not sent.
+    ///
+    /// # Safety
+    ///
+    /// The messages and the memory that they point to are valid until this returns, and nothing changes them.
+    unsafe fn send_batch(&mut self, fd: Fd, entries: &mut [MessageEntry]) -> usize {
+        let _ = (fd, entries);
+        0
     }
 
     /// Requests that an operation end early. It still completes exactly once: with `ECANCELED`
@@ -381,4 +410,14 @@ pub struct DriverCounters {
     pub pool_empty: u64,
     /// Readiness events for descriptors that were closed; only a reactor gets these.
     pub stale_events: u64,
+}
+
+impl DriverCounters {
+    /// Counts a batch of messages as one submission, and returns their number.
+    #[cfg(any(feature = "reactor", feature = "proactor"))]
+    pub(crate) fn count_batch(&mut self, messages: usize) -> usize {
+        self.submissions += u64::from(messages > 0);
+        self.completions += u64::from(messages > 0);
+        messages
+    }
 }

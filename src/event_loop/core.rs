@@ -19,7 +19,9 @@ use std::time::Duration;
 use crate::blocking::Pool;
 use crate::diagnostics::metrics::{LoopCounters, LoopTimes};
 use crate::driver::op::{Direction, Op};
-use crate::driver::{BufferPool, Closed, Completion, Control, Driver, FdSpace, Job, OpId, OsResult, Reply};
+use crate::driver::{
+    BufferPool, Closed, Completion, Control, Driver, FdSpace, Job, MessageEntry, OpId, OsResult, Reply,
+};
 use crate::event_loop::builder::Settings;
 use crate::event_loop::exception::Exception;
 use crate::event_loop::inbox::Inbox;
@@ -439,6 +441,47 @@ impl LoopCore {
         let res = unsafe { self.driver().attempt(op, self.is_nearly_idle()) }?;
         crate::diagnostics::trace::op_done_at_once(op, res);
         Some(res)
+    }
+
+    /// Receives a batch of datagrams synchronously: see [`Driver::recv_batch`]. Takes one from the current poll's budget;
+    /// 0 if that is used up.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Driver::recv_batch`].
+    pub(crate) unsafe fn recv_batch(&self, fd: Fd, entries: &mut [MessageEntry]) -> usize {
+        self.batch("recv_batch", fd, || {
+            // SAFETY: the caller's promise.
+            unsafe { self.driver().recv_batch(fd, entries) }
+        })
+    }
+
+    /// Sends a batch of datagrams synchronously: see [`Driver::send_batch`]. Takes one from the current poll's budget; 0
+    /// if that is used up.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Driver::send_batch`].
+    pub(crate) unsafe fn send_batch(&self, fd: Fd, entries: &mut [MessageEntry]) -> usize {
+        self.batch("send_batch", fd, || {
+            // SAFETY: the caller's promise.
+            unsafe { self.driver().send_batch(fd, entries) }
+        })
+    }
+
+    fn batch(&self, name: &'static str, fd: Fd, call: impl FnOnce() -> usize) -> usize {
+        if self.is_spent() {
+            return 0;
+        }
+        let count = call();
+        if count > 0 {
+            // Outside of tasks the budget may be zero.
+            if self.budget.get() > 0 {
+                self.budget.set(self.budget.get() - 1);
+            }
+            crate::diagnostics::trace::batch_done(name, fd, count);
+        }
+        count
     }
 
     /// Whether an attempt at a send may succeed.

@@ -352,6 +352,11 @@ impl IoQueue {
         })
     }
 
+    /// Keeps an error for the next read, behind the leftover.
+    pub(crate) fn put_error(&self, code: i32) {
+        self.add_leftover(|leftover| leftover.append(&[], None, Some(code)));
+    }
+
     /// Puts received bytes back for the next read, behind the leftover.
     pub(crate) fn put_back(&self, bytes: &[u8]) {
         self.add_leftover(|leftover| leftover.bytes.extend(bytes));

@@ -29,7 +29,7 @@ use crate::sys::{LookUp, LookUpResult, context};
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub trait ToSocketAddrs: sealed::Sealed {
-    /// The first address, if no lookup is needed.
+    /// The address, if there is only one and no lookup is needed.
     #[doc(hidden)]
     fn literal_addr(&self) -> Option<SocketAddr>;
 
@@ -75,7 +75,10 @@ impl sealed::Sealed for &[SocketAddr] {}
 
 impl ToSocketAddrs for &[SocketAddr] {
     fn literal_addr(&self) -> Option<SocketAddr> {
-        self.first().copied()
+        match self {
+            [addr] => Some(*addr),
+            _ => None,
+        }
     }
     async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         Ok(self.to_vec())

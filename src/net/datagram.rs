@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 
+use crate::driver::OsResult;
 use crate::driver::op::{MAX_LEN, Op};
 use crate::error::from_code;
 use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
@@ -51,16 +52,47 @@ pub(crate) async fn receive<B: IoBufMut>(
         return (Err(no_capacity()), buf);
     }
     let descriptor = &owned.descriptor;
-    let (core, queue, fd) = (&*descriptor.core, &descriptor.read, descriptor.fd);
-    let limited = |(count, meta): (usize, MsgMeta)| (count, meta.with_at_most(descriptors));
+    let (core, queue) = (&*descriptor.core, &descriptor.read);
     let (_guard, begin) = queue.begin(core).await;
     if begin == Begin::Leftover
         && let Some(served) = queue.serve_message(&mut buf, is_stream)
     {
+        let limited = |(count, meta): (usize, MsgMeta)| (count, meta.with_at_most(descriptors));
         return (served.map(limited).map_err(from_code), buf);
     }
+    receive_next(owned, msg_pool, buf, Ancillary::Descriptors(descriptors), is_stream).await
+}
+
+/// What a receive has space for besides the bytes and the sender.
+#[derive(Clone, Copy)]
+pub(super) enum Ancillary {
+    Descriptors(usize),
+    /// The segment size of coalesced datagrams.
+    SegmentSize,
+}
+
+/// [`receive`] for a caller that holds the queue and has found no leftover.
+pub(super) async fn receive_next<B: IoBufMut>(
+    owned: &OwnedDescriptor,
+    msg_pool: &MsgHdrPool,
+    buf: B,
+    ancillary: Ancillary,
+    is_stream: bool,
+) -> BufResult<(usize, MsgMeta), B> {
+    let descriptor = &owned.descriptor;
+    let (core, queue, fd) = (&*descriptor.core, &descriptor.read, descriptor.fd);
     let mut msg = msg_pool.take();
-    msg.reserve_descriptors(descriptors);
+    let descriptors = match ancillary {
+        Ancillary::Descriptors(descriptors) => {
+            msg.reserve_descriptors(descriptors);
+            descriptors
+        }
+        Ancillary::SegmentSize => {
+            msg.reserve_segment_size();
+            0
+        }
+    };
+    let limited = |(count, meta): (usize, MsgMeta)| (count, meta.with_at_most(descriptors));
     let payload = (descriptor.clone(), msg, buf);
     let plan = |(_, msg, buf): &mut (Rc<Descriptor>, Box<MsgHdrBuf>, B)| {
         let (ptr, len) = fill_target(buf);
@@ -136,6 +168,25 @@ pub(crate) async fn send<B: IoBuf>(
     (count(op_result.res()), buf)
 }
 
+/// Sends bytes that the kernel splits into datagrams of `segment_size`, or one datagram. The caller holds the queue.
+pub(super) async fn send_segments<B: IoBuf>(
+    owned: &OwnedDescriptor,
+    msg_pool: &MsgHdrPool,
+    buf: B,
+    to: Option<&Name>,
+    segment_size: Option<u16>,
+) -> (OsResult, B) {
+    let mut msg = msg_pool.take();
+    msg.address(to);
+    msg.set_descriptors(Vec::new());
+    if let Some(size) = segment_size {
+        msg.set_segment_size(size);
+    }
+    let (op_result, (_, msg, buf)) = start_message(owned, msg, buf, false).await;
+    msg_pool.put_back(msg);
+    (op_result.res(), buf)
+}
+
 /// Starts one send. With `at_once` it fails with EAGAIN instead of waiting for space.
 pub(super) fn start_send<'a, B: IoBuf>(
     owned: &'a OwnedDescriptor,
@@ -145,11 +196,20 @@ pub(super) fn start_send<'a, B: IoBuf>(
     descriptors: Vec<Foreign>,
     at_once: bool,
 ) -> OpFuture<'a, SendPayload<B>> {
-    let descriptor = &owned.descriptor;
-    let fd = descriptor.fd;
     let mut msg = msg_pool.take();
     msg.address(to);
     msg.set_descriptors(descriptors);
+    start_message(owned, msg, buf, at_once)
+}
+
+fn start_message<B: IoBuf>(
+    owned: &OwnedDescriptor,
+    msg: Box<MsgHdrBuf>,
+    buf: B,
+    at_once: bool,
+) -> OpFuture<'_, SendPayload<B>> {
+    let descriptor = &owned.descriptor;
+    let fd = descriptor.fd;
     let payload = (descriptor.clone(), msg, buf);
     let plan = |(_, msg, buf): &mut SendPayload<B>| {
         let (ptr, len) = bytes_from(buf, 0);

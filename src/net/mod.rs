@@ -20,10 +20,13 @@ mod builder;
 mod connect;
 mod datagram;
 mod listener;
+mod recv_batch;
+mod send_batch;
 mod socket;
 mod split;
 mod stream;
 mod udp;
+mod udp_builder;
 #[cfg(unix)]
 pub(crate) mod unix;
 #[cfg(not(unix))]
@@ -34,11 +37,14 @@ pub use self::addr::{ToSocketAddrs, lookup_host};
 pub(crate) use self::addr::{resolve, try_each};
 pub use self::builder::TcpBuilder;
 pub use self::listener::TcpListener;
+pub use self::recv_batch::{BatchIter, Coalesced, DatagramRef, RecvBatch};
+pub use self::send_batch::SendBatch;
 pub(crate) use self::socket::inet;
 pub(crate) use self::split::Connection;
 pub use self::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use self::stream::TcpStream;
 pub use self::udp::{Datagram, UdpSocket};
+pub use self::udp_builder::UdpBuilder;
 #[cfg(unix)]
 pub use self::unix::{Received, UnixDatagram, UnixListener, UnixStream};
 pub use crate::inflight::descriptor::IntoStdError;

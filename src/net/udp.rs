@@ -1,5 +1,6 @@
 //! UDP sockets.
 
+use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,9 +9,10 @@ use std::ops::Deref;
 use super::addr::{ToSocketAddrs, resolve, try_each};
 use super::datagram::{MsgHdrPool, receive, receive_managed, send, truncated_error};
 use super::socket::{debug_socket, hops, inet, set_hops};
+use super::udp_builder::UdpBuilder;
 use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf};
-use crate::sys::{MsgMeta, Name, SocketKind, SocketOption, context};
+use crate::sys::{MsgMeta, Name, SocketOption, context};
 
 /// A UDP socket.
 ///
@@ -35,6 +37,10 @@ use crate::sys::{MsgMeta, Name, SocketKind, SocketOption, context};
 pub struct UdpSocket {
     socket: OwnedDescriptor,
     msg_pool: MsgHdrPool,
+    /// Whether the kernel coalesces received datagrams.
+    is_gro: Cell<bool>,
+    /// Whether the kernel splits sent messages into datagrams, once it was asked.
+    has_gso: Cell<Option<bool>>,
 }
 
 /// A received datagram in a managed buffer: see [`UdpSocket::recv_managed`]. It dereferences to `[u8]`.
@@ -65,12 +71,12 @@ pub struct Datagram {
 impl UdpSocket {
     /// Binds a socket to the first usable address of a name; port 0 lets the system choose one.
     pub async fn bind(addr: impl ToSocketAddrs) -> io::Result<UdpSocket> {
-        try_each("bind", &addr, async |addr| {
-            let socket = OwnedDescriptor::socket(SocketKind::udp_for(addr))?;
-            socket.bind(&Name::from(addr))?;
-            Ok(UdpSocket::from_socket(socket))
-        })
-        .await
+        UdpSocket::builder().bind(addr).await
+    }
+
+    /// Sets options before binding or connecting, such as [`reuse_port`](UdpBuilder::reuse_port).
+    pub fn builder() -> UdpBuilder {
+        UdpBuilder::default()
     }
 
     /// Sets the destination of [`send`](UdpSocket::send); datagrams from other addresses are discarded. If a name
@@ -83,13 +89,14 @@ impl UdpSocket {
         try_each("connect to", &addr, async |addr| self.socket.connect(addr.into()).await).await
     }
 
-    /// Sends a datagram, which may be empty, to an address, or to the first of a name, and returns its length.
+    /// Sends a datagram, which may be empty, to an address, or to the first address of a name that
+    /// has the socket's family, and returns its length.
     pub async fn send_to<B: IoBuf>(&self, buf: B, to: impl ToSocketAddrs) -> BufResult<usize, B> {
         let addr = match to.literal_addr() {
             // `resolve` would allocate a list for each datagram.
             Some(addr) => addr,
-            None => match resolve("send to", &to).await {
-                Ok(addrs) => addrs[0],
+            None => match self.destination(&to).await {
+                Ok(addr) => addr,
                 Err(error) => return (Err(error), buf),
             },
         };
@@ -97,6 +104,14 @@ impl UdpSocket {
         let (result, buf) = send(&self.socket, &self.msg_pool, buf, Some(&name), Vec::new()).await;
         let explain = |error| context(format_args!("send to {}", to.describe()), error);
         (result.map_err(explain), buf)
+    }
+
+    /// The first address of a name that has the socket's family; the first of all if none has.
+    pub(super) async fn destination(&self, to: &impl ToSocketAddrs) -> io::Result<SocketAddr> {
+        let addrs = resolve("send to", to).await?;
+        let is_v4 = self.is_v4()?;
+        let same_family = addrs.iter().find(|addr| addr.is_ipv4() == is_v4);
+        Ok(*same_family.unwrap_or(&addrs[0]))
     }
 
     /// Sends a datagram to the connected address and returns its length.
@@ -120,6 +135,9 @@ impl UdpSocket {
     }
 
     async fn receive<B: IoBufMut>(&self, buf: B) -> BufResult<(usize, MsgMeta), B> {
+        if let Err(error) = self.check_not_coalesced() {
+            return (Err(error), buf);
+        }
         let (result, buf) = receive(&self.socket, &self.msg_pool, buf, 0, false).await;
         let result = match result {
             Ok((count, meta)) if meta.is_truncated => Err(truncated_error(count)),
@@ -130,7 +148,7 @@ impl UdpSocket {
     }
 
     /// Adds the peer of a connected socket to an error.
-    fn with_peer(&self, action: &str, error: io::Error) -> io::Error {
+    pub(super) fn with_peer(&self, action: &str, error: io::Error) -> io::Error {
         match self.peer_addr() {
             Ok(peer) => context(format_args!("{action} {peer}"), error),
             Err(_) => error,
@@ -141,6 +159,7 @@ impl UdpSocket {
     /// that does not fit is [truncated](Datagram::is_truncated), which is not an error:
     /// [`Builder::managed_buffers`](crate::Builder::managed_buffers) sets the size.
     pub async fn recv_managed(&self) -> io::Result<Datagram> {
+        self.check_not_coalesced()?;
         let received = receive_managed(&self.socket, &self.msg_pool).await;
         let (bytes, meta) = received.map_err(|error| self.with_peer("receive from", error))?;
         let is_truncated = meta.is_truncated;
@@ -168,7 +187,10 @@ impl UdpSocket {
     /// Outside a loop.
     #[track_caller]
     pub fn from_std(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
-        Ok(UdpSocket::from_socket(OwnedDescriptor::adopt(socket)?))
+        let socket = UdpSocket::from_socket(OwnedDescriptor::adopt(socket)?);
+        let gro = socket.socket.get(SocketOption::UdpGro(false));
+        socket.is_gro.set(matches!(gro, Ok(SocketOption::UdpGro(true))));
+        Ok(socket)
     }
 
     /// Converts to a non-blocking std socket. Fails, and returns the socket in the error, while an operation is in
@@ -178,10 +200,45 @@ impl UdpSocket {
         IntoStdError::convert(self, released)
     }
 
-    fn from_socket(socket: OwnedDescriptor) -> UdpSocket {
+    pub(super) fn from_socket(socket: OwnedDescriptor) -> UdpSocket {
         UdpSocket {
             socket,
             msg_pool: MsgHdrPool::default(),
+            is_gro: Cell::new(false),
+            has_gso: Cell::new(None),
+        }
+    }
+
+    pub(super) fn msg_pool(&self) -> &MsgHdrPool {
+        &self.msg_pool
+    }
+
+    pub(super) fn is_gro(&self) -> bool {
+        self.is_gro.get()
+    }
+
+    /// Whether the kernel splits sent messages into datagrams.
+    pub(super) fn has_gso(&self) -> bool {
+        self.has_gso.get().unwrap_or_else(|| {
+            let has_gso = self.socket.get(SocketOption::UdpSegment(0)).is_ok();
+            self.has_gso.set(Some(has_gso));
+            has_gso
+        })
+    }
+
+    /// The interface cannot send what the kernel splits.
+    pub(super) fn set_no_gso(&self) {
+        self.has_gso.set(Some(false));
+    }
+
+    /// An error if a receive would return several datagrams as one.
+    fn check_not_coalesced(&self) -> io::Result<()> {
+        match self.is_gro.get() {
+            false => Ok(()),
+            true => Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "received datagrams are coalesced (GRO): only `recv_batch` tells them apart",
+            )),
         }
     }
 
@@ -295,6 +352,35 @@ impl UdpSocket {
     /// Sets the size of the kernel's receive buffer. Linux doubles the number. When it is full, datagrams are lost.
     pub fn set_recv_buffer(&self, bytes: usize) -> io::Result<()> {
         self.socket.set(SocketOption::RecvBuffer(bytes))
+    }
+
+    /// Sets whether the system may coalesce received datagrams of one sender (generic receive offload, GRO), so that many
+    /// pass through the network stack as one. [`recv_batch`](UdpSocket::recv_batch) returns them separately. Other
+    /// receives fail on such a socket, also after this was turned off. Linux has this since 5.0; elsewhere it is an error of the kind `Unsupported`.
+    ///
+    /// ```
+    /// use windlass::net::{RecvBatch, UdpSocket};
+    /// windlass::run(async {
+    ///     let socket = UdpSocket::bind("127.0.0.1:0").await?;
+    ///     // Without it, the same datagrams are received.
+    ///     let _ = socket.set_gro(true);
+    ///     socket.send_to_segmented("onetwo", 3, socket.local_addr()?).await.0?;
+    ///     let (mut batch, mut texts) = (RecvBatch::new(8, 65_535), Vec::new());
+    ///     while texts.len() < 2 {
+    ///         socket.recv_batch(&mut batch).await?;
+    ///         texts.extend(batch.iter().map(|datagram| datagram.to_vec()));
+    ///     }
+    ///     assert_eq!(texts, [b"one", b"two"]);
+    ///     Ok::<(), std::io::Error>(())
+    /// })??;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[doc(alias = "UDP_GRO")]
+    pub fn set_gro(&self, on: bool) -> io::Result<()> {
+        self.socket.set(SocketOption::UdpGro(on))?;
+        // Coalesced datagrams may be in the queue after it was turned off.
+        self.is_gro.set(self.is_gro.get() || on);
+        Ok(())
     }
 
     fn is_v4(&self) -> io::Result<bool> {

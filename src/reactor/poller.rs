@@ -17,8 +17,8 @@ use crate::driver::op::{Direction, MAX_LEN, Medium, Op};
 use crate::driver::poll_throttle::PollThrottle;
 use crate::driver::pool::ProvidedPool;
 use crate::driver::{
-    self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OpResult,
-    OsResult, Reply, Scratch, Start, Wait,
+    self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, MessageEntry, Notify, OpId,
+    OpResult, OsResult, Reply, Scratch, Start, Wait,
 };
 use crate::sys::{self, Fd, Instant, code_of, errno};
 
@@ -371,6 +371,29 @@ impl Inner {
         Some(result.res())
     }
 
+    /// Receives or sends a batch of messages with `call`, unless the descriptor is known not to be ready.
+    fn batch(
+        &mut self,
+        fd: Fd,
+        direction: Direction,
+        entries: &mut [MessageEntry],
+        call: impl FnOnce(&mut [MessageEntry]) -> usize,
+    ) -> usize {
+        if fd < 0 {
+            return 0;
+        }
+        let side = self.fds.get(fd).side(direction);
+        // Waiting operations come first.
+        if !side.may_be_ready || !side.waiting.is_empty() {
+            return 0;
+        }
+        let count = call(entries);
+        if count == 0 {
+            side.note(None, Medium::Unix, 0);
+        }
+        self.counters.count_batch(count)
+    }
+
     /// An operation has ended when it was started.
     fn attempted(&mut self, id: OpId, op: &Op, result: OpResult) -> Start {
         if let Op::Readiness { .. } = op {
@@ -462,6 +485,18 @@ unsafe impl Driver for Reactor {
             // SAFETY: as above.
             _ => unsafe { inner.attempt(op) },
         }
+    }
+
+    unsafe fn recv_batch(&mut self, fd: Fd, entries: &mut [MessageEntry]) -> usize {
+        // SAFETY: the caller's promise.
+        let call = |entries: &mut [MessageEntry]| unsafe { sys::recv_batch(fd, entries) };
+        self.inner.batch(fd, Direction::Read, entries, call)
+    }
+
+    unsafe fn send_batch(&mut self, fd: Fd, entries: &mut [MessageEntry]) -> usize {
+        // SAFETY: the caller's promise.
+        let call = |entries: &mut [MessageEntry]| unsafe { sys::send_batch(fd, entries) };
+        self.inner.batch(fd, Direction::Write, entries, call)
     }
 
     fn cancel(&mut self, id: OpId, op: &Op) {

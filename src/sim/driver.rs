@@ -14,14 +14,15 @@ use std::time::SystemTime;
 use super::files::Files;
 use super::kernel::Kernel;
 use super::log::EventKind;
-use super::ops::send_at_once;
+use super::net::Network;
+use super::ops::{recv_entry, send_at_once, send_message};
 use super::schedule::Event;
 use crate::driver::op::Op;
 use crate::driver::{
-    self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, FileOp, Job, Notify,
-    NullFiles, OpId, OpResult, OsResult, Reply, Scratch, SignalSource, Start, Wait,
+    self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, FileOp, Job, MessageEntry,
+    Notify, NullFiles, OpId, OpResult, OsResult, Reply, Scratch, SignalSource, Start, Wait,
 };
-use crate::sys::{self, Instant, PathChar, errno, lock};
+use crate::sys::{self, Fd, Instant, PathChar, errno, lock};
 
 /// The driver of one loop.
 pub(crate) struct SimDriver {
@@ -42,6 +43,22 @@ enum Notifying {
 }
 
 impl SimDriver {
+    /// Receives or sends the messages of a batch with `call`, until one must wait or fails.
+    fn batch(
+        &mut self,
+        entries: &mut [MessageEntry],
+        mut call: impl FnMut(&mut Network, &mut MessageEntry) -> Option<OsResult>,
+    ) -> usize {
+        let mut kernel = self.kernel.borrow_mut();
+        if kernel.loops[self.loop_index as usize].is_dead {
+            return sys::one_by_one(entries, |_| Some(Err(errno::NOT_CONNECTED)));
+        }
+        let network = &mut kernel.network;
+        let count = sys::one_by_one(entries, |entry| call(network, entry));
+        kernel.distribute();
+        count
+    }
+
     /// A host on its own, with one loop.
     pub(crate) fn standalone(reason: &'static str, files: NullFiles) -> SimDriver {
         let mut kernel = Kernel::standalone();
@@ -173,6 +190,18 @@ unsafe impl Driver for SimDriver {
         let sent = unsafe { send_at_once(&mut kernel.network, op) };
         kernel.distribute();
         sent
+    }
+
+    unsafe fn recv_batch(&mut self, fd: Fd, entries: &mut [MessageEntry]) -> usize {
+        // SAFETY: the caller's promise.
+        self.batch(entries, |network, entry| unsafe { recv_entry(network, fd, entry) })
+    }
+
+    unsafe fn send_batch(&mut self, fd: Fd, entries: &mut [MessageEntry]) -> usize {
+        // SAFETY: the caller's promise.
+        self.batch(entries, |network, entry| unsafe {
+            send_message(network, fd, entry.message())
+        })
     }
 
     fn cancel(&mut self, id: OpId, op: &Op) {

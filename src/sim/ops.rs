@@ -9,7 +9,7 @@ use super::names::Zone;
 use super::net::{Attempt, Network, Waiter};
 use crate::driver::op::Op;
 use crate::driver::pool::ProvidedPool;
-use crate::driver::{Completion, DriverCounters, OpId, OpResult, OsResult};
+use crate::driver::{Completion, DriverCounters, MessageEntry, OpId, OpResult, OsResult};
 use crate::sys::{Fd, IoVec, Message, errno};
 
 /// The operations in flight of one loop.
@@ -312,7 +312,7 @@ unsafe fn send_vectored(network: &mut Network, fd: Fd, slices: *const IoVec, cou
 /// # Safety
 ///
 /// The message and the memory that it points to are valid.
-unsafe fn send_message(network: &mut Network, fd: Fd, message: *const Message) -> Attempt<u32> {
+pub(super) unsafe fn send_message(network: &mut Network, fd: Fd, message: *const Message) -> Attempt<u32> {
     // SAFETY: the caller's promise.
     let (bytes, to) = unsafe { ((*message).bytes(), (*message).name()) };
     let bytes = match bytes.len {
@@ -368,6 +368,20 @@ unsafe fn recv_message(
     }
     network.recycle(datagram.bytes);
     Some(Ok(count as u32))
+}
+
+/// Receives the next datagram into a message of a batch.
+///
+/// # Safety
+///
+/// The memory that the message points to may be written, and nothing else uses it.
+pub(super) unsafe fn recv_entry(network: &mut Network, fd: Fd, entry: &mut MessageEntry) -> Option<OsResult> {
+    let message = entry.message_mut();
+    // SAFETY: the caller's promise.
+    unsafe {
+        let buffer = message.bytes();
+        recv_message(network, fd, message, buffer.base, buffer.len)
+    }
 }
 
 /// Moves up to `most` bytes from a receive queue to an operation's memory.

@@ -8,7 +8,8 @@
 //!   would block;
 //! - `files::perform`: carries out a `FileOp`, and blocks until it is done; `path_of`, a path for std;
 //! - `new_socket`, `new_pair`, `listen`, `adopt`, `close`, `reset`, ...: calls that never block;
-//! - `MsgHdrBuf`: the memory of a message header;
+//! - `MsgHdrBuf`: the memory of a message header; `recv_batch`, `send_batch` (`udp_linux.rs`, `no_offload.rs`): several
+//!   messages with one call;
 //! - `path_for_kernel`, `OpenFlags::for_kernel`, `kind`: paths, open flags and file types;
 //! - `PoolCall`: a blocking call of a pool thread, cancelled where the OS supports it; `processes`, `signals`;
 //! - `monotonic`, the clock; `entropy`, random numbers; `forks` and `count_forks`, which detect a fork;
@@ -20,6 +21,7 @@ mod error;
 mod file_op;
 mod instant;
 mod look_up;
+mod msg_batch;
 mod msg_meta;
 mod name;
 mod open_flags;
@@ -39,6 +41,8 @@ pub use file_op::FileOp;
 pub use instant::Instant;
 pub(crate) use look_up::look_up;
 pub use look_up::{LookUp, LookUpResult};
+pub use msg_batch::MessageEntry;
+pub(crate) use msg_batch::{MsgBatchBuf, Outgoing, one_by_one};
 pub(crate) use msg_meta::MsgMeta;
 pub use name::Name;
 pub(crate) use open_flags::OpenFlags;

@@ -11,6 +11,9 @@ pub(crate) struct MsgMeta {
     pub(crate) sender: Option<Name>,
     /// Whether the buffer was too small for all bytes.
     pub(crate) is_truncated: bool,
+    /// The length of each of the datagrams that the kernel has coalesced into this message, except for the last one, which
+    /// may be shorter; `None` if it is a single datagram.
+    pub(crate) segment_size: Option<u16>,
     /// Whether the control buffer was too small for all descriptors.
     pub(crate) lost_descriptors: bool,
     /// The descriptors that were passed along; always empty on Windows.

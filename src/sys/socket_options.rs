@@ -108,6 +108,13 @@ pub enum SocketOption {
     JoinV6 { group: Ipv6Addr, interface: u32 },
     /// Leaves a multicast group on the interface with this index.
     LeaveV6 { group: Ipv6Addr, interface: u32 },
+    /// `UDP_GRO`: received datagrams of one sender may be coalesced into one message, with their length in a control
+    /// message.
+    UdpGro(bool),
+    /// `UDP_SEGMENT`: the length of the datagrams that a sent message is split into, 0 by default. The loop only reads it:
+    /// a driver that answers without an error gets [`Op::SendMessage`](crate::driver::Op::SendMessage) with a control
+    /// message of this kind. From other drivers the loop splits messages itself.
+    UdpSegment(u16),
 }
 
 /// When an idle connection is probed. A field that is `None` keeps the system's default.
@@ -236,6 +243,11 @@ pub(crate) fn set_option(fd: Fd, option: SocketOption) -> io::Result<()> {
         SocketOption::LeaveV4 { group, interface } => socket.leave_multicast_v4(&group, &interface),
         SocketOption::JoinV6 { group, interface } => socket.join_multicast_v6(&group, interface),
         SocketOption::LeaveV6 { group, interface } => socket.leave_multicast_v6(&group, interface),
+        SocketOption::UdpGro(on) => super::set_gro(&socket, on),
+        SocketOption::UdpSegment(_) => {
+            let why = "the segment size is set for each send";
+            Err(io::Error::new(io::ErrorKind::Unsupported, why))
+        }
     })
 }
 
@@ -274,6 +286,8 @@ pub(crate) fn get_option(fd: Fd, like: SocketOption) -> io::Result<SocketOption>
             SocketOption::MulticastHopsV6(_) => SocketOption::MulticastHopsV6(socket.multicast_hops_v6()?),
             SocketOption::MulticastInterfaceV4(_) => SocketOption::MulticastInterfaceV4(socket.multicast_if_v4()?),
             SocketOption::MulticastInterfaceV6(_) => SocketOption::MulticastInterfaceV6(socket.multicast_if_v6()?),
+            SocketOption::UdpGro(_) => SocketOption::UdpGro(super::gro(&socket)?),
+            SocketOption::UdpSegment(_) => SocketOption::UdpSegment(super::segment_size(&socket)?),
             SocketOption::JoinV4 { .. }
             | SocketOption::LeaveV4 { .. }
             | SocketOption::JoinV6 { .. }

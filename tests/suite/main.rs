@@ -100,6 +100,7 @@ mod tcp_options;
 mod threads;
 mod timers;
 mod udp;
+mod udp_batches;
 #[cfg(unix)]
 mod unix;
 #[cfg(unix)]

@@ -46,8 +46,8 @@ use crate::driver::op::{Medium, Op};
 use crate::driver::poll_throttle::PollThrottle;
 use crate::driver::pool::ProvidedPool;
 use crate::driver::{
-    self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, Notify, OpId, OsResult, Reply,
-    Scratch, Start, Wait,
+    self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, MessageEntry, Notify, OpId,
+    OsResult, Reply, Scratch, Start, Wait,
 };
 use crate::sys::{self, Fd, Instant};
 
@@ -148,6 +148,18 @@ unsafe impl Driver for Iocp {
         self.counters.submissions += 1;
         self.counters.completions += 1;
         Some(res)
+    }
+
+    unsafe fn recv_batch(&mut self, fd: Fd, entries: &mut [MessageEntry]) -> usize {
+        // SAFETY: the caller's promise.
+        let count = unsafe { sys::recv_batch(fd, entries) };
+        self.counters.count_batch(count)
+    }
+
+    unsafe fn send_batch(&mut self, fd: Fd, entries: &mut [MessageEntry]) -> usize {
+        // SAFETY: the caller's promise.
+        let count = unsafe { sys::send_batch(fd, entries) };
+        self.counters.count_batch(count)
     }
 
     fn provide_buffers(&mut self, pool: &Rc<BufferPool>) -> bool {

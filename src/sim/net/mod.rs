@@ -18,7 +18,7 @@ mod wire;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use self::addr::{Addr, loopback_like, unmapped};
+use self::addr::{Addr, as_seen_by, loopback_like, unmapped};
 use self::conn::{Conn, Transport};
 use self::options::Options;
 pub(super) use self::table::Table;
@@ -419,27 +419,34 @@ impl Network {
         Err(errno::IN_USE)
     }
 
-    /// The socket that gets what is sent to this address: a listener, or a datagram socket. Of several that share it,
-    /// the sender's address decides, as the kernel's hash does.
+    /// The socket that gets what is sent to this address: a listener, or a datagram socket that is not connected to
+    /// another one. Of several that share it, one that is connected to the sender wins; otherwise the sender's address
+    /// decides, as the kernel's hash does.
     fn socket_at(&mut self, host: u16, protocol: Protocol, addr: SocketAddr, from: SocketAddr) -> Option<Fd> {
         let addr = unmapped(addr);
         let sockets = &self.sockets;
         let fds = self.hosts[usize::from(host)].ports.get(&(protocol, addr.port()))?;
         let rank = |fd: Fd| {
             let socket = sockets.get((fd - FdSpace::FIRST_OWN) as u32)?;
-            let bound = match &socket.state {
-                State::Listener(listener) => listener.addr.inet()?,
-                State::Datagrams(datagrams) => datagrams.local.inet()?,
+            let (bound, peer) = match &socket.state {
+                State::Listener(listener) => (listener.addr.inet()?, None),
+                State::Datagrams(datagrams) => (datagrams.local.inet()?, datagrams.peer.as_ref().and_then(Addr::inet)),
                 State::Fresh(_) | State::Connecting { .. } | State::SynSent(_) | State::Stream { .. } => return None,
             };
             let is_only_v6 = socket.options.is_only_v6();
-            match (bound.ip(), addr.ip()) {
+            let connected = match peer {
+                None => 0,
+                Some(peer) if peer == as_seen_by(bound, from) => 3,
+                Some(_) => return None,
+            };
+            let specific = match (bound.ip(), addr.ip()) {
                 (bound, addr) if bound == addr => Some(2),
                 (IpAddr::V4(bound), IpAddr::V4(_)) if bound.is_unspecified() => Some(1),
                 (IpAddr::V6(bound), IpAddr::V6(_)) if bound.is_unspecified() => Some(1),
                 (IpAddr::V6(bound), IpAddr::V4(_)) if bound.is_unspecified() && !is_only_v6 => Some(0),
                 _ => None,
-            }
+            };
+            specific.map(|specific| connected + specific)
         };
         // A more specific address wins.
         let best = fds.iter().filter_map(|fd| rank(*fd)).max()?;

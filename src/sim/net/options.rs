@@ -76,6 +76,9 @@ fn default_value(like: SocketOption) -> Option<SocketOption> {
         SocketOption::MulticastHopsV6(_) => SocketOption::MulticastHopsV6(1),
         SocketOption::MulticastInterfaceV4(_) => SocketOption::MulticastInterfaceV4(Ipv4Addr::UNSPECIFIED),
         SocketOption::MulticastInterfaceV6(_) => SocketOption::MulticastInterfaceV6(0),
+        SocketOption::UdpGro(_) => SocketOption::UdpGro(false),
+        // Messages are not split here.
+        SocketOption::UdpSegment(_) => return None,
         SocketOption::JoinV4 { .. }
         | SocketOption::LeaveV4 { .. }
         | SocketOption::JoinV6 { .. }

@@ -90,7 +90,7 @@ impl Ledger {
     }
 
     /// A call or operation uses this descriptor.
-    fn uses(&self, fd: Fd, name: &dyn std::fmt::Debug) {
+    pub(super) fn uses(&self, fd: Fd, name: &dyn std::fmt::Debug) {
         // The program may close a descriptor that it owns while the loop watches it.
         let is_known = |state: &FdState| state.is_open || state.watches > 0;
         if self.is_own(fd) && !self.fds.get(&fd).is_some_and(is_known) {

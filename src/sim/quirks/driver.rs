@@ -16,8 +16,8 @@ use super::Quirks;
 use super::audit::{Audit, Ledger};
 use super::memory::{adapt, fingerprint, rest_of, scribble, send_len};
 use crate::driver::{
-    BufferPool, Completion, Control, Description, Driver, DriverCounters, Fd, FdSpace, FileOp, Job, Notify, Op, OpId,
-    OpResult, OsResult, Reply, SCRATCH_LEN, Scratch, SignalSource, Start, Wait,
+    BufferPool, Completion, Control, Description, Driver, DriverCounters, Fd, FdSpace, FileOp, Job, MessageEntry,
+    Notify, Op, OpId, OpResult, OsResult, Reply, SCRATCH_LEN, Scratch, SignalSource, Start, Wait,
 };
 use crate::rand::Rng;
 use crate::sim::rng::Streams;
@@ -435,6 +435,19 @@ impl QuirkyDriver {
         }
     }
 
+    /// How many messages of a batch are passed on; `None` if the batch is refused.
+    fn batch_len(&mut self, fd: Fd, name: &str, len: usize) -> Option<usize> {
+        self.ledger.uses(fd, &name);
+        if len == 0 || !self.rngs.attempts.chance(self.quirks.attempts_served) {
+            return None;
+        }
+        let shorten = self.rngs.lengths.chance(self.quirks.short_counts);
+        Some(match shorten {
+            true => self.rngs.lengths.range(1..=len as u64) as usize,
+            false => len,
+        })
+    }
+
     fn exhausted(&mut self) -> Option<i32> {
         let rng = &mut self.rngs.errors;
         let codes = [errno::PROCESS_FILES, errno::SYSTEM_FILES];
@@ -575,6 +588,22 @@ unsafe impl Driver for QuirkyDriver {
         // Returning would free memory that the inner driver still uses, and so would unwinding.
         eprintln!("windlass: the inner driver does not complete a cancelled {}", op.name());
         std::process::abort();
+    }
+
+    unsafe fn recv_batch(&mut self, fd: Fd, entries: &mut [MessageEntry]) -> usize {
+        let Some(count) = self.batch_len(fd, "recv_batch", entries.len()) else {
+            return 0;
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.recv_batch(fd, &mut entries[..count]) }
+    }
+
+    unsafe fn send_batch(&mut self, fd: Fd, entries: &mut [MessageEntry]) -> usize {
+        let Some(count) = self.batch_len(fd, "send_batch", entries.len()) else {
+            return 0;
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.send_batch(fd, &mut entries[..count]) }
     }
 
     fn cancel(&mut self, id: OpId, op: &Op) {

@@ -15,7 +15,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
-use super::{IoVec, Name};
+use super::{IoVec, Name, udp};
 use crate::sys::MsgMeta;
 
 /// A message's header: on Unix, a `msghdr`. A driver that uses the kernel's sockets casts the pointer and hands it to
@@ -127,6 +127,43 @@ impl MsgHdrBuf {
         self.control_len = size_of_val(&*self.control);
     }
 
+    /// Makes the kernel split the bytes into datagrams of this length; the last may be shorter. Call it after
+    /// [`set_descriptors`](MsgHdrBuf::set_descriptors) with none, and only if the kernel supports `UDP_SEGMENT`.
+    pub(crate) fn set_segment_size(&mut self, size: u16) {
+        let Some((level, kind)) = udp::SEGMENT else { return };
+        let bytes = size_of::<u16>() as u32;
+        // SAFETY: these two only compute.
+        let (space, len) = unsafe { (libc::CMSG_SPACE(bytes), libc::CMSG_LEN(bytes)) };
+        self.control.resize((space as usize).div_ceil(8), 0);
+        self.message.0.msg_control = self.control.as_mut_ptr().cast();
+        self.message.0.msg_controllen = space as _;
+        self.control_len = space as usize;
+        // SAFETY: the control buffer has `space` bytes, which hold one header and the number behind it.
+        unsafe {
+            let header = libc::CMSG_FIRSTHDR(&self.message.0);
+            (*header).cmsg_level = level;
+            (*header).cmsg_type = kind;
+            (*header).cmsg_len = len as _;
+            libc::CMSG_DATA(header).cast::<u16>().write_unaligned(size);
+        }
+    }
+
+    /// Sizes the control buffer for the segment size of coalesced datagrams.
+    pub(crate) fn reserve_segment_size(&mut self) {
+        self.control.clear();
+        if udp::GRO.is_some() {
+            // SAFETY: this only computes.
+            let space = unsafe { libc::CMSG_SPACE(size_of::<libc::c_int>() as u32) } as usize;
+            self.control.resize(space.div_ceil(8), 0);
+        }
+        self.control_len = size_of_val(&*self.control);
+    }
+
+    /// Takes back a header that a call has filled and that was [duplicated](Message::duplicate) from this buffer's.
+    pub(crate) fn restore(&mut self, filled: &Message) {
+        self.message = filled.duplicate();
+    }
+
     /// Prepares to send these bytes. Call it at the buffer's final address.
     pub(crate) fn ready_to_send(&mut self, ptr: *const u8, len: usize) -> *const Message {
         self.receives = false;
@@ -186,6 +223,11 @@ impl Drop for MsgHdrBuf {
 }
 
 impl Message {
+    /// Another header with the same pointers, for an array of them.
+    pub(crate) fn duplicate(&self) -> Message {
+        Message(self.0)
+    }
+
     /// The bytes to send, or the memory to receive into: one slice, empty for
     /// [`Op::RecvMessageManaged`](crate::driver::Op::RecvMessageManaged).
     ///
@@ -328,6 +370,7 @@ impl Message {
             // SAFETY: the caller's promise.
             sender: unsafe { self.name() },
             is_truncated: self.0.msg_flags & libc::MSG_TRUNC != 0,
+            segment_size: None,
             lost_descriptors: self.0.msg_flags & libc::MSG_CTRUNC != 0,
             descriptors: Vec::new(),
         };
@@ -351,6 +394,10 @@ impl Message {
                     for at in 0..count {
                         meta.descriptors.push(adopt(numbers.add(at).read_unaligned()));
                     }
+                }
+                if udp::GRO == Some((part.cmsg_level, part.cmsg_type)) {
+                    let size = libc::CMSG_DATA(header).cast::<libc::c_int>().read_unaligned();
+                    meta.segment_size = u16::try_from(size).ok().filter(|size| *size > 0);
                 }
                 header = libc::CMSG_NXTHDR(&self.0, header);
             }

@@ -20,6 +20,12 @@ mod splice_pipe;
 #[cfg(not(target_os = "linux"))]
 #[path = "no_splice_pipe.rs"]
 mod splice_pipe;
+#[cfg(target_os = "linux")]
+#[path = "udp_linux.rs"]
+mod udp;
+#[cfg(not(target_os = "linux"))]
+#[path = "no_offload.rs"]
+mod udp;
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -45,6 +51,7 @@ pub(crate) use self::sockets::{
     accept, connect, ready, recv, recv_message, recv_vectored, send, send_message, send_vectored,
 };
 pub(crate) use self::splice_pipe::SplicePipe;
+pub(crate) use self::udp::{gro, recv_batch, segment_size, send_batch, set_gro};
 use crate::sys::{Fd, Instant, IoVec, Name};
 pub(crate) use libc::{sockaddr as RawSockAddr, socklen_t as SockLen};
 
@@ -93,6 +100,7 @@ pub(crate) mod errno {
     pub(crate) const HOST_DOWN: i32 = libc::EHOSTDOWN;
     pub(crate) const NO_PROTOCOL_OPTION: i32 = libc::ENOPROTOOPT;
     pub(crate) const INVALID: i32 = libc::EINVAL;
+    pub(crate) const IO: i32 = libc::EIO;
     pub(crate) const NOT_SUPPORTED: i32 = libc::EOPNOTSUPP;
     pub(crate) const NO_FAMILY: i32 = libc::EAFNOSUPPORT;
     pub(crate) const NO_DESTINATION: i32 = libc::EDESTADDRREQ;

@@ -64,12 +64,25 @@ pub(crate) fn credentials(fd: Fd) -> io::Result<Credentials> {
     })
 }
 
+#[cfg(not(target_os = "freebsd"))]
 pub(crate) fn set_reuse_port(socket: &SockRef<'_>, on: bool) -> io::Result<()> {
     socket.set_reuse_port(on)
 }
 
+#[cfg(not(target_os = "freebsd"))]
 pub(crate) fn reuse_port(socket: &SockRef<'_>) -> io::Result<bool> {
     socket.reuse_port()
+}
+
+/// `SO_REUSEPORT` of FreeBSD lets several sockets bind but gives everything to one of them; `SO_REUSEPORT_LB` balances.
+#[cfg(target_os = "freebsd")]
+pub(crate) fn set_reuse_port(socket: &SockRef<'_>, on: bool) -> io::Result<()> {
+    socket.set_reuse_port_lb(on)
+}
+
+#[cfg(target_os = "freebsd")]
+pub(crate) fn reuse_port(socket: &SockRef<'_>) -> io::Result<bool> {
+    socket.reuse_port_lb()
 }
 
 pub(crate) fn keepalive_idle(socket: &SockRef<'_>) -> io::Result<Duration> {

@@ -29,8 +29,8 @@ const NO_SIGNAL: libc::c_int = libc::MSG_NOSIGNAL;
 #[cfg(target_vendor = "apple")]
 const NO_SIGNAL: libc::c_int = 0;
 
-const SEND_FLAGS: libc::c_int = NO_SIGNAL | libc::MSG_DONTWAIT;
-const RECV_FLAGS: libc::c_int = libc::MSG_DONTWAIT;
+pub(super) const SEND_FLAGS: libc::c_int = NO_SIGNAL | libc::MSG_DONTWAIT;
+pub(super) const RECV_FLAGS: libc::c_int = libc::MSG_DONTWAIT;
 
 /// Accepts a connection and returns its descriptor, close-on-exec and non-blocking.
 pub(crate) fn accept(fd: Fd) -> Option<OsResult> {

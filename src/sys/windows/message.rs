@@ -50,6 +50,16 @@ impl MsgHdrBuf {
 
     pub(crate) fn reserve_descriptors(&mut self, _descriptors: usize) {}
 
+    /// Never called: the loop splits datagrams itself.
+    pub(crate) fn set_segment_size(&mut self, _size: u16) {}
+
+    pub(crate) fn reserve_segment_size(&mut self) {}
+
+    /// Takes back a header that a call has filled and that was [duplicated](Message::duplicate) from this buffer's.
+    pub(crate) fn restore(&mut self, filled: &Message) {
+        self.0 = filled.duplicate();
+    }
+
     /// Prepares to send these bytes. Call it at the buffer's final address.
     pub(crate) fn ready_to_send(&mut self, ptr: *const u8, len: usize) -> *const Message {
         let base = ptr.cast_mut();
@@ -73,6 +83,16 @@ impl MsgHdrBuf {
 }
 
 impl Message {
+    /// Another header with the same contents, for an array of them.
+    pub(crate) fn duplicate(&self) -> Message {
+        Message {
+            name: self.name,
+            name_len: self.name_len,
+            bytes: self.bytes,
+            is_truncated: self.is_truncated,
+        }
+    }
+
     /// The bytes to send, or the memory to receive into: one slice, empty for
     /// [`Op::RecvMessageManaged`](crate::driver::Op::RecvMessageManaged).
     ///

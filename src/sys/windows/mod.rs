@@ -19,6 +19,8 @@ pub(crate) mod signals;
 mod sockets;
 #[path = "../unix/no_splice_pipe.rs"]
 mod splice_pipe;
+#[path = "../unix/no_offload.rs"]
+mod udp;
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -54,6 +56,7 @@ pub(crate) use self::sockets::{
 #[cfg(feature = "proactor")]
 pub(crate) use self::sockets::{accept_code, end_of_stream, portable_code, with_buffers};
 pub(crate) use self::splice_pipe::SplicePipe;
+pub(crate) use self::udp::{gro, recv_batch, segment_size, send_batch, set_gro};
 pub(crate) use super::entropy::from_hasher as entropy;
 use crate::sys::{Fd, Instant, IoVec, Name, OsResult};
 pub(crate) use windows_sys::Win32::Networking::WinSock::{SOCKADDR as RawSockAddr, socklen_t as SockLen};
@@ -106,6 +109,7 @@ pub(crate) mod errno {
     pub(crate) const HOST_DOWN: i32 = sock::WSAEHOSTDOWN;
     pub(crate) const NO_PROTOCOL_OPTION: i32 = sock::WSAENOPROTOOPT;
     pub(crate) const INVALID: i32 = sock::WSAEINVAL;
+    pub(crate) const IO: i32 = win::ERROR_IO_DEVICE as i32;
     pub(crate) const NOT_SUPPORTED: i32 = sock::WSAEOPNOTSUPP;
     pub(crate) const NO_FAMILY: i32 = sock::WSAEAFNOSUPPORT;
     pub(crate) const NO_DESTINATION: i32 = sock::WSAEDESTADDRREQ;

@@ -102,6 +102,6 @@ fn seconds(socket: &SockRef<'_>, option: i32) -> io::Result<Duration> {
 }
 
 fn no_shared_ports() -> io::Error {
-    let why = "Windows does not spread connections over several listeners of one port";
+    let why = "Windows does not distribute connections or datagrams over several sockets of one port";
     io::Error::new(io::ErrorKind::Unsupported, why)
 }
