@@ -104,6 +104,7 @@ pub mod signal;
 pub mod sim;
 #[cfg(not(feature = "sim"))]
 mod sim;
+pub mod stream;
 pub mod sync;
 mod sys;
 pub mod task;

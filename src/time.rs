@@ -10,6 +10,8 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+pub mod delay_queue;
+
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -18,6 +20,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
+use futures_core::Stream;
+
+pub use self::delay_queue::DelayQueue;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::timers::{Action, TimerId};
 pub use crate::sys::Instant;
@@ -372,15 +377,19 @@ pub fn interval_at(start: Instant, period: Duration) -> Interval {
         next: start,
         period,
         missed: MissedTicks::default(),
+        sleep: None,
     }
 }
 
-/// Periodic ticks: created by [`interval`] and [`interval_at`].
+/// Periodic ticks: created by [`interval`] and [`interval_at`]. It is an endless [`Stream`] of the times at which the
+/// ticks were due.
 #[derive(Debug)]
 pub struct Interval {
     next: Instant,
     period: Duration,
     missed: MissedTicks,
+    /// The wait of `poll_tick` for `next`.
+    sleep: Option<Sleep>,
 }
 
 impl Interval {
@@ -433,21 +442,35 @@ impl Interval {
     /// Makes the next tick due at `deadline`. The following ones are due every period from there.
     pub fn reset_at(&mut self, deadline: Instant) {
         self.next = deadline;
+        if let Some(sleep) = &mut self.sleep {
+            sleep.reset(deadline);
+        }
     }
 
     /// Waits for the next tick and returns when it was due, which may be in the past. Cancel-safe: no tick is lost.
     pub async fn tick(&mut self) -> Instant {
+        let interval = DropSleep(self);
+        std::future::poll_fn(|cx| interval.0.poll_tick(cx)).await
+    }
+
+    /// [`tick`](Interval::tick) for implementations of `poll`. Only the waker of the last call is woken.
+    pub fn poll_tick(&mut self, cx: &mut Context<'_>) -> Poll<Instant> {
         let due = self.next;
-        let mut now = Instant::now();
-        if now < due {
-            sleep_until(due).await;
-            now = Instant::now();
-        } else {
+        match &mut self.sleep {
+            Some(sleep) => {
+                std::task::ready!(Pin::new(sleep).poll(cx));
+                self.sleep = None;
+            }
             // An interval that is always late must still yield to other tasks.
-            crate::io::coop().await;
+            None if due <= Instant::now() => std::task::ready!(crate::io::poll_coop(cx)),
+            None => {
+                let sleep = self.sleep.insert(sleep_until(due));
+                std::task::ready!(Pin::new(sleep).poll(cx));
+                self.sleep = None;
+            }
         }
-        self.next = self.after(due, now);
-        due
+        self.next = self.after(due, Instant::now());
+        Poll::Ready(due)
     }
 
     /// The period.
@@ -468,6 +491,23 @@ impl Interval {
                 due + Duration::from_nanos(ns)
             }
         }
+    }
+}
+
+/// Ends the wait of a `tick` that is dropped, so that its task is not woken.
+struct DropSleep<'a>(&'a mut Interval);
+
+impl Drop for DropSleep<'_> {
+    fn drop(&mut self) {
+        self.0.sleep = None;
+    }
+}
+
+impl Stream for Interval {
+    type Item = Instant;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Instant>> {
+        self.poll_tick(cx).map(Some)
     }
 }
 

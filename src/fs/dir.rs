@@ -2,11 +2,14 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_core::Stream;
 
 use super::metadata::{FileType, Metadata, symlink_metadata};
 use super::{at, run_op};
@@ -39,7 +42,8 @@ pub async fn read_dir(path: impl AsRef<Path>) -> io::Result<ReadDir> {
     })
 }
 
-/// The entries of a directory in unspecified order, without `.` and `..`.
+/// The entries of a directory in unspecified order, without `.` and `..`. It is a [`Stream`] of them, which ends after an
+/// error.
 pub struct ReadDir {
     path: Arc<Path>,
     /// `None` while an operation uses it, and after an error.
@@ -51,30 +55,43 @@ pub struct ReadDir {
 impl ReadDir {
     /// Returns the next entry, or `None` at the end. Dropping the future loses no entry.
     pub async fn next_entry(&mut self) -> io::Result<Option<DirEntry>> {
+        poll_fn(|cx| self.poll_next_entry(cx)).await
+    }
+
+    /// [`next_entry`](ReadDir::next_entry) for implementations of `poll`.
+    pub fn poll_next_entry(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<DirEntry>>> {
         loop {
             if let Some(fetching) = &mut self.fetching {
-                let fetched = fetching.await;
+                let fetched = std::task::ready!(fetching.as_mut().poll(cx));
                 self.fetching = None;
                 self.list = Some(fetched.map_err(at("read directory", &self.path))?);
             }
             let Some(list) = &mut self.list else {
-                return Ok(None);
+                return Poll::Ready(Ok(None));
             };
             if let Some(item) = list.items.pop_front() {
-                return Ok(Some(DirEntry {
+                return Poll::Ready(Ok(Some(DirEntry {
                     dir: self.path.clone(),
                     file_type: (item.kind != 0).then(|| FileType::from_mode(item.kind)),
                     name: item.name,
-                }));
+                })));
             }
             if list.is_complete {
-                return Ok(None);
+                return Poll::Ready(Ok(None));
             }
             let path = sys::path_for_kernel(&self.path)?;
             if let Some(list) = self.list.take() {
                 self.fetching = Some(Box::pin(fetch(path, list)));
             }
         }
+    }
+}
+
+impl Stream for ReadDir {
+    type Item = io::Result<DirEntry>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<DirEntry>>> {
+        self.poll_next_entry(cx).map(Result::transpose)
     }
 }
 

@@ -86,6 +86,10 @@ impl NotUtf8 {
         })
     }
 
+    pub(super) fn is(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|inner| inner.is::<NotUtf8>())
+    }
+
     /// All bytes of the line or stream.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes

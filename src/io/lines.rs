@@ -1,9 +1,16 @@
 //! Reading line by line.
 
+use std::fmt;
 use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures_core::Stream;
 
 use super::buf_reader::BufReader;
+use super::error::{NotUtf8, TooLong};
 use super::read::AsyncRead;
+use crate::stream::Generator;
 
 /// The lines of a reader, created by [`BufReader::lines`].
 ///
@@ -39,6 +46,61 @@ impl<R> Lines<R> {
     /// Returns the reader with its buffered bytes.
     pub fn into_inner(self) -> BufReader<R> {
         self.reader
+    }
+}
+
+impl<'a, R: AsyncRead + 'a> Lines<R> {
+    /// A [`Stream`] of the lines: tokio's `LinesStream`.
+    ///
+    /// A line that is too long or not UTF-8 is an error, and the next line follows. Any other error ends the stream.
+    /// Dropping the stream drops the reader with its buffered bytes; to keep them, call
+    /// [`next_line`](Lines::next_line).
+    ///
+    /// ```
+    /// use futures_util::TryStreamExt;
+    /// use windlass::io::BufReader;
+    /// windlass::run(async {
+    ///     let lines = BufReader::new(&b"3\n4\n"[..]).lines().into_stream();
+    ///     let sum = lines.try_fold(0, async |sum, line| Ok(sum + line.len())).await?;
+    ///     assert_eq!(sum, 2);
+    ///     Ok::<(), std::io::Error>(())
+    /// })??;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn into_stream(mut self) -> LinesStream<'a> {
+        LinesStream {
+            lines: Generator::new(async move |lines| {
+                while let Some(line) = self.next_line().await.transpose() {
+                    let is_last = line
+                        .as_ref()
+                        .is_err_and(|error| !TooLong::is(error) && !NotUtf8::is(error));
+                    lines.emit(line).await;
+                    if is_last {
+                        break;
+                    }
+                }
+            }),
+        }
+    }
+}
+
+/// The lines of a reader: see [`Lines::into_stream`].
+#[must_use = "a stream does nothing until it is polled"]
+pub struct LinesStream<'a> {
+    lines: Generator<'a, io::Result<String>>,
+}
+
+impl Stream for LinesStream<'_> {
+    type Item = io::Result<String>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<String>>> {
+        self.lines.poll_next(cx)
+    }
+}
+
+impl fmt::Debug for LinesStream<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LinesStream").finish_non_exhaustive()
     }
 }
 

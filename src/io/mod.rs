@@ -70,7 +70,7 @@ pub(crate) use delegate::{delegate_read, delegate_write, impl_async_read, impl_a
 pub use duplex::{DuplexStream, duplex};
 pub(crate) use duplex::{IncomingPipe, OutgoingPipe};
 pub use error::{NotUtf8, TooLong};
-pub use lines::Lines;
+pub use lines::{Lines, LinesStream};
 pub use managed::ManagedBuf;
 pub use memory::{Empty, Repeat, Sink, empty, repeat, sink};
 pub use read::{AsyncBufRead, AsyncRead};

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use super::accept::Acceptor;
 use super::addr::ToSocketAddrs;
 use super::builder::TcpBuilder;
+use super::incoming::Incoming;
 use super::socket::debug_socket;
 use super::stream::TcpStream;
 use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
@@ -55,6 +56,35 @@ impl TcpListener {
             Some((TcpStream::from_socket(socket), peer))
         };
         self.acceptor.accept(admit).await
+    }
+
+    /// A stream of the accepted connections, without their peers' addresses, as std's `incoming`. It never ends, also
+    /// not after an error. [`into_incoming`](TcpListener::into_incoming) owns the listener.
+    ///
+    /// **Cancel safety:** dropping the stream loses no connection; the next `accept` returns it.
+    ///
+    /// ```
+    /// use futures_util::StreamExt;
+    /// use windlass::net::{TcpListener, TcpStream};
+    /// windlass::run(async {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").await?;
+    ///     let addr = listener.local_addr()?;
+    ///     let clients = async { (TcpStream::connect(addr).await, TcpStream::connect(addr).await) };
+    ///     let served = listener.incoming().take(2).for_each_concurrent(None, async |stream| {
+    ///         println!("{stream:?}");
+    ///     });
+    ///     windlass::task::join((served, clients)).await;
+    ///     Ok::<(), std::io::Error>(())
+    /// })??;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn incoming(&self) -> Incoming<'_> {
+        Incoming::new(async || Ok(self.accept().await?.0))
+    }
+
+    /// As [`incoming`](TcpListener::incoming), for a stream that owns the listener.
+    pub fn into_incoming(self) -> Incoming<'static> {
+        Incoming::new(async move || Ok(self.accept().await?.0))
     }
 
     /// Sets how many connections the listener may accept at a time. The default is 1; 0 means 1.

@@ -23,10 +23,13 @@ mod hub;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 pub(crate) use self::hub::SignalHub;
+use futures_core::Stream;
+
 use crate::error::LoopClosed;
 use crate::event_loop::core::LoopCore;
 use crate::sys;
@@ -286,6 +289,14 @@ impl ShutdownSignal {
     }
 }
 
+impl Stream for ShutdownSignal {
+    type Item = ();
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<()>> {
+        self.poll_recv(cx)
+    }
+}
+
 /// Ready if any of the signals has arrived. Polls all of them, so that each has the waker.
 fn poll_any(signals: &mut [Signal], cx: &mut Context<'_>) -> Poll<Option<()>> {
     let mut result = Poll::Pending;
@@ -300,7 +311,8 @@ fn poll_any(signals: &mut [Signal], cx: &mut Context<'_>) -> Poll<Option<()>> {
 /// A listener to a signal, created by [`signal()`].
 ///
 /// Signals coalesce, as in the kernel: several that arrive before a [`recv`](Signal::recv) are received as one. After
-/// the last signal, at least one `recv` returns. The listener's loop must run.
+/// the last signal, at least one `recv` returns. The listener's loop must run. It is a [`Stream`], too, which ends when the
+/// loop closes.
 ///
 /// ```
 /// use windlass::signal::{SignalKind, signal};
@@ -344,6 +356,14 @@ impl Signal {
     /// The signal that this listens to.
     pub fn kind(&self) -> SignalKind {
         self.kind
+    }
+}
+
+impl Stream for Signal {
+    type Item = ();
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<()>> {
+        self.poll_recv(cx)
     }
 }
 

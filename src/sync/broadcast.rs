@@ -21,11 +21,14 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
+use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
+
+use futures_core::Stream;
 
 use super::error::SendError;
-use super::wait::{StateCell, Until, WaitFuture, WaitState};
+use super::wait::{HeldWait, StateCell, Until, WaitFuture, WaitState};
 use super::wait_queue::WaitQueue;
 use crate::event_loop::exception::guard;
 
@@ -188,10 +191,38 @@ impl<T> fmt::Debug for Sender<T> {
 }
 
 /// The receiving side. Receives every value sent while it exists.
+///
+/// It is a [`Stream`] of the values, which ends when all senders were dropped. Its only error is [`RecvError::Lagged`].
+///
+/// ```
+/// use futures_util::StreamExt;
+/// use windlass::sync::broadcast::{self, RecvError};
+/// windlass::run(async {
+///     let (sender, receiver) = broadcast::channel(2);
+///     for value in 1..=3 {
+///         sender.send(value).unwrap();
+///     }
+///     drop(sender);
+///     let all: Vec<_> = receiver.collect().await;
+///     assert_eq!(all, [Err(RecvError::Lagged(1)), Ok(2), Ok(3)]);
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct Receiver<T> {
     shared: Rc<RefCell<State<T>>>,
     /// The sequence number of the next value to read.
     position: u64,
+    /// The wait of the stream.
+    wait: HeldWait<Rc<RefCell<State<T>>>, Until<State<T>, u64>>,
+}
+
+/// Waits for the value at `position`, or until there are no senders.
+fn readable<T>(position: u64) -> Until<State<T>, u64> {
+    Until {
+        queue: |state| &mut state.wait_queue,
+        condition: |state, position| position < state.next || state.senders == 0,
+        arg: position,
+    }
 }
 
 impl<T> Receiver<T> {
@@ -200,8 +231,11 @@ impl<T> Receiver<T> {
             state.receivers += 1;
             state.next
         });
-        let shared = shared.clone();
-        Receiver { shared, position }
+        Receiver {
+            shared: shared.clone(),
+            position,
+            wait: HeldWait::new(),
+        }
     }
 
     /// The number of unread values, including skipped ones.
@@ -227,12 +261,7 @@ impl<T: Clone> Receiver<T> {
     ///
     /// If the future is dropped, no value was received: the next call returns it.
     pub async fn recv(&mut self) -> Result<T, RecvError> {
-        let position = self.position;
-        let readable = Until {
-            queue: |state: &mut State<T>| &mut state.wait_queue,
-            condition: |state: &State<T>| position < state.next || state.senders == 0,
-        };
-        WaitFuture::new(&*self.shared, "a broadcast", readable).await;
+        WaitFuture::new(&*self.shared, "a broadcast", readable(self.position)).await;
         let read = self.shared.with(|state| state.read(&mut self.position));
         let value = read.expect("a value is available, or all senders were dropped")?;
         Ok(own(value))
@@ -248,6 +277,28 @@ impl<T: Clone> Receiver<T> {
         }
     }
 }
+
+impl<T: Clone> Stream for Receiver<T> {
+    type Item = Result<T, RecvError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            let Receiver { shared, position, wait } = &mut *self;
+            let start = || WaitFuture::new(shared.clone(), "a broadcast", readable(*position));
+            std::task::ready!(wait.poll(cx, start));
+            match shared.with(|state| state.read(position)) {
+                Some(Ok(value)) => return Poll::Ready(Some(Ok(own(value)))),
+                Some(Err(RecvError::Closed)) => return Poll::Ready(None),
+                Some(Err(lagged)) => return Poll::Ready(Some(Err(lagged))),
+                // The wait began before the value was received by another method.
+                None => {}
+            }
+        }
+    }
+}
+
+/// Nothing is pinned.
+impl<T> Unpin for Receiver<T> {}
 
 /// The last reader gets the value without a clone.
 fn own<T: Clone>(value: Rc<T>) -> T {

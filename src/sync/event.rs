@@ -69,7 +69,8 @@ impl Event {
     pub async fn wait(&self) {
         let until_set = Until {
             queue: |state: &mut State| &mut state.wait_queue,
-            condition: |state: &State| state.is_set,
+            condition: |state, ()| state.is_set,
+            arg: (),
         };
         WaitFuture::new(&self.state, "an event", until_set).await;
     }

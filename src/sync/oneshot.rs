@@ -136,7 +136,8 @@ impl<T> Request<State<T>> for Receive {
 pub(super) fn receiver_gone<T, P: CellPtr<State = State<T>>>(state: P) -> impl Future<Output = ()> {
     let is_closed = Until {
         queue: |state: &mut State<T>| &mut state.sender,
-        condition: |state: &State<T>| state.is_closed,
+        condition: |state, ()| state.is_closed,
+        arg: (),
     };
     WaitFuture::new(state, "a oneshot receiver to be dropped", is_closed)
 }

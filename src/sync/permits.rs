@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::future::Future;
+use std::ops::Deref;
 use std::task::Waker;
 
 use super::error::Closed;
@@ -138,6 +139,12 @@ pub(super) struct Acquire<A, F> {
     pub(super) then: F,
 }
 
+/// An [`Acquire`] with plain functions, so that a stream or sink can name its type.
+pub(super) type AcquireThen<S, R> = Acquire<fn(&mut S) -> &mut Permits, fn(&mut S, Result<(), Closed>) -> R>;
+
+/// Acquires permits and nothing else.
+pub(super) type AcquireOnly<S> = AcquireThen<S, Result<(), Closed>>;
+
 impl<S, R, A, F> Request<S> for Acquire<A, F>
 where
     A: Fn(&mut S) -> &mut Permits,
@@ -197,10 +204,18 @@ pub(super) fn acquire(
     count: usize,
     name: &'static str,
 ) -> impl Future<Output = Result<(), Closed>> {
-    let request = Acquire {
+    acquire_with(permits, count, name)
+}
+
+/// As [`acquire`], of permits behind any pointer, with a type that can be named.
+pub(super) fn acquire_with<P>(permits: P, count: usize, name: &'static str) -> WaitFuture<P, AcquireOnly<Permits>>
+where
+    P: Deref<Target = LocalPermits>,
+{
+    let request = AcquireOnly {
         permits: Permits::itself,
         count,
-        then: |_: &mut Permits, acquired| acquired,
+        then: |_, acquired| acquired,
     };
     WaitFuture::new(permits, name, request)
 }

@@ -94,15 +94,15 @@ pub type PriorityQueue<T> = OrderedQueue<T, SmallestFirst>;
 /// assert_eq!((by_age.try_get(), by_size.try_get()), (Ok(3), Ok(1)));
 /// ```
 pub struct OrderedQueue<T, O: Order<T>> {
-    shared: Rc<Shared<T, O>>,
+    pub(super) shared: Rc<Shared<T, O>>,
 }
 
-struct Shared<T, O: Order<T>> {
+pub(super) struct Shared<T, O: Order<T>> {
     capacity: usize,
     /// One permit per item that is not reserved.
-    items: LocalPermits,
+    pub(super) items: LocalPermits,
     /// One permit per free slot that is not reserved. Closed with the queue.
-    free_slots: LocalPermits,
+    pub(super) free_slots: LocalPermits,
     work: RefCell<JoinState>,
     store: RefCell<O::Store>,
 }
@@ -219,7 +219,8 @@ impl<T, O: Order<T>> OrderedQueue<T, O> {
     pub async fn join(&self) {
         let all_done = Until {
             queue: |work: &mut JoinState| &mut work.wait_queue,
-            condition: |work: &JoinState| work.unfinished == 0,
+            condition: |work, ()| work.unfinished == 0,
+            arg: (),
         };
         WaitFuture::new(&self.shared.work, "a queue's join", all_done).await;
     }
@@ -291,7 +292,7 @@ impl<T, O: Order<T>> Shared<T, O> {
     }
 
     /// Requires a slot permit.
-    fn insert(&self, item: T) {
+    pub(super) fn insert(&self, item: T) {
         let mut release = ReleaseOnDrop(&self.free_slots);
         let mut store = self.store();
         // From here on the item is in, even if comparing items panics. Its permit is released after the store.
@@ -301,7 +302,7 @@ impl<T, O: Order<T>> Shared<T, O> {
     }
 
     /// Requires an item permit.
-    fn remove(&self) -> Option<T> {
+    pub(super) fn remove(&self) -> Option<T> {
         let mut release = ReleaseOnDrop(&self.items);
         let mut store = self.store();
         // From here on the item is out, even if comparing items panics.

@@ -103,12 +103,14 @@ pub(super) trait Request<S> {
 
 /// Waits until a condition holds, and takes nothing. Code that makes it hold grants all waiters in the queue, so they
 /// complete even if the condition ceases to hold before they run.
-pub(super) struct Until<S, F> {
+pub(super) struct Until<S, A = ()> {
     pub(super) queue: fn(&mut S) -> &mut WaitQueue<()>,
-    pub(super) condition: F,
+    /// A plain function of the state and `arg`, so that a stream can name the type of its wait.
+    pub(super) condition: fn(&S, A) -> bool,
+    pub(super) arg: A,
 }
 
-impl<S, F: FnMut(&S) -> bool> Request<S> for Until<S, F> {
+impl<S, A: Copy> Request<S> for Until<S, A> {
     type Grant = ();
     type Output = ();
 
@@ -117,11 +119,11 @@ impl<S, F: FnMut(&S) -> bool> Request<S> for Until<S, F> {
     }
 
     fn try_now(&mut self, state: &mut S) -> Option<()> {
-        (self.condition)(state).then_some(())
+        (self.condition)(state, self.arg).then_some(())
     }
 
     fn enqueued(&mut self, state: &mut S) {
-        if (self.condition)(state) {
+        if (self.condition)(state, self.arg) {
             self.wait_queue(state).grant_last(());
         }
     }
@@ -207,6 +209,24 @@ impl<P: CellPtr, Q: Request<P::State>> Future for WaitFuture<P, Q> {
                 None => fresh = Some(cx.waker().clone()),
             }
         }
+    }
+}
+
+/// The wait of a stream or sink, which continues from one poll to the next. Dropping it gives an unused grant to the
+/// next waiter.
+pub(super) struct HeldWait<P: CellPtr, Q: Request<P::State>>(Option<WaitFuture<P, Q>>);
+
+impl<P: CellPtr, Q: Request<P::State>> HeldWait<P, Q> {
+    pub(super) const fn new() -> HeldWait<P, Q> {
+        HeldWait(None)
+    }
+
+    /// Polls the wait in progress, or starts one.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, start: impl FnOnce() -> WaitFuture<P, Q>) -> Poll<Q::Output> {
+        let wait = self.0.get_or_insert_with(start);
+        let output = std::task::ready!(Pin::new(wait).poll(cx));
+        self.0 = None;
+        Poll::Ready(output)
     }
 }
 

@@ -23,11 +23,14 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::Deref;
+use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
+
+use futures_core::Stream;
 
 use super::error::{Closed, SendError};
-use super::wait::{StateCell, Until, WaitFuture, WaitState};
+use super::wait::{HeldWait, StateCell, Until, WaitFuture, WaitState};
 use super::wait_queue::WaitQueue;
 
 /// Creates a channel with an initial value, which the receiver has seen.
@@ -42,10 +45,7 @@ pub fn channel<T>(value: T) -> (Sender<T>, Receiver<T>) {
             closed: WaitQueue::new(),
         }),
     });
-    let receiver = Receiver {
-        shared: shared.clone(),
-        seen: 0,
-    };
+    let receiver = Receiver::new(&shared, 0);
     (Sender { shared }, receiver)
 }
 
@@ -164,13 +164,11 @@ impl<T> Sender<T> {
 
     /// Creates a receiver that has seen the current value.
     pub fn subscribe(&self) -> Receiver<T> {
-        Receiver {
-            shared: self.shared.clone(),
-            seen: self.shared.state.with(|state| {
-                state.receivers += 1;
-                state.version
-            }),
-        }
+        let seen = self.shared.state.with(|state| {
+            state.receivers += 1;
+            state.version
+        });
+        Receiver::new(&self.shared, seen)
     }
 
     /// The number of receivers.
@@ -187,7 +185,8 @@ impl<T> Sender<T> {
     pub async fn closed(&self) {
         let no_receivers = Until {
             queue: |state: &mut State| &mut state.closed,
-            condition: |state: &State| state.receivers == 0,
+            condition: |state, ()| state.receivers == 0,
+            arg: (),
         };
         WaitFuture::new(&self.shared.state, "watch receivers to be dropped", no_receivers).await;
     }
@@ -222,13 +221,62 @@ impl<T: fmt::Debug> fmt::Debug for Sender<T> {
 }
 
 /// The receiving side. A clone has seen the same values.
+///
+/// It is a [`Stream`] of the values that it has not seen, cloned. To begin with the current value, call
+/// [`mark_changed`](Receiver::mark_changed) first.
+///
+/// ```
+/// use futures_util::StreamExt;
+/// use windlass::sync::watch;
+/// windlass::run(async {
+///     let (sender, mut receiver) = watch::channel(1);
+///     receiver.mark_changed();
+///     assert_eq!(receiver.next().await, Some(1));
+///     sender.send(2).unwrap();
+///     sender.send(3).unwrap(); // 2 is skipped
+///     drop(sender);
+///     assert_eq!(receiver.collect::<Vec<_>>().await, [3]);
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct Receiver<T> {
     shared: Rc<Shared<T>>,
     /// The last seen version.
     seen: u64,
+    /// The wait of the stream.
+    wait: HeldWait<StateOf<T>, Until<State, u64>>,
+}
+
+/// A pointer to the state of a channel.
+struct StateOf<T>(Rc<Shared<T>>);
+
+impl<T> Deref for StateOf<T> {
+    type Target = RefCell<State>;
+
+    fn deref(&self) -> &RefCell<State> {
+        &self.0.state
+    }
+}
+
+/// Waits for another version than `seen`, or until there are no senders.
+fn not_seen(seen: u64) -> Until<State, u64> {
+    Until {
+        queue: |state| &mut state.changed,
+        condition: |state, seen| state.version != seen || state.senders == 0,
+        arg: seen,
+    }
 }
 
 impl<T> Receiver<T> {
+    /// Counted by the caller.
+    fn new(shared: &Rc<Shared<T>>, seen: u64) -> Receiver<T> {
+        Receiver {
+            shared: shared.clone(),
+            seen,
+            wait: HeldWait::new(),
+        }
+    }
+
     /// Waits for a value that was not seen and marks it as seen; returns immediately if there is one. Fails when all
     /// senders were dropped and the last value was seen.
     ///
@@ -236,12 +284,7 @@ impl<T> Receiver<T> {
     ///
     /// If the future is dropped before it completes, nothing is marked as seen: the next call returns the change.
     pub async fn changed(&mut self) -> Result<(), Closed> {
-        let seen = self.seen;
-        let changed = Until {
-            queue: |state: &mut State| &mut state.changed,
-            condition: |state: &State| state.version != seen || state.senders == 0,
-        };
-        WaitFuture::new(&self.shared.state, "a watched value", changed).await;
+        WaitFuture::new(&self.shared.state, "a watched value", not_seen(self.seen)).await;
         self.has_changed()?;
         self.mark_unchanged();
         Ok(())
@@ -301,13 +344,31 @@ impl<T> Receiver<T> {
     }
 }
 
+impl<T: Clone> Stream for Receiver<T> {
+    type Item = T;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        loop {
+            let Receiver { shared, seen, wait } = &mut *self;
+            let start = || WaitFuture::new(StateOf(shared.clone()), "a watched value", not_seen(*seen));
+            std::task::ready!(wait.poll(cx, start));
+            match self.has_changed() {
+                Ok(true) => return Poll::Ready(Some(self.borrow_and_update().clone())),
+                // The wait began before the value was seen by another method.
+                Ok(false) => {}
+                Err(Closed) => return Poll::Ready(None),
+            }
+        }
+    }
+}
+
+/// Nothing is pinned.
+impl<T> Unpin for Receiver<T> {}
+
 impl<T> Clone for Receiver<T> {
     fn clone(&self) -> Receiver<T> {
         self.shared.state.with(|state| state.receivers += 1);
-        Receiver {
-            shared: self.shared.clone(),
-            seen: self.seen,
-        }
+        Receiver::new(&self.shared, self.seen)
     }
 }
 

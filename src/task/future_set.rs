@@ -1,4 +1,4 @@
-//! `FutureSet`: a fixed set of futures polled by one task; only futures that were woken are polled.
+//! `FutureSet`: futures polled by one task; only futures that were woken are polled.
 //!
 //! Each future has its own waker, which appends the future's index to a ready list and wakes the task. So `n` futures
 //! cost one poll per wake, not `n` polls per wake.
@@ -17,6 +17,8 @@ use std::sync::atomic::Ordering::AcqRel;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
 
+use slab::Slab;
+
 use super::Leftovers;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::guard;
@@ -24,6 +26,11 @@ use crate::event_loop::exception::guard;
 pub(super) struct FutureSet<F> {
     /// The futures are pinned: this box is never moved out of, and each future is dropped in place.
     slots: Box<[Slot<F>]>,
+    /// The futures added later, each in a box of its own, with their numbers. An index here counts from `slots.len()` and
+    /// is used again.
+    pushed: Slab<(usize, Box<Slot<F>>)>,
+    /// The number of futures that were ever in the set.
+    count: usize,
     running: usize,
     /// Indices to poll, in the order of their wakes.
     batch: VecDeque<usize>,
@@ -87,15 +94,38 @@ impl<F: Future> FutureSet<F> {
         let slots: Box<[_]> = futures.into_iter().map(slot).collect();
         FutureSet {
             running: slots.len(),
+            count: slots.len(),
             batch: (0..slots.len()).collect(),
             ready_list: Arc::default(),
+            pushed: Slab::new(),
             slots,
         }
     }
 
-    /// The number of futures at creation.
+    /// Adds a future and returns its number. Wakes the task that waits for the set.
+    pub(super) fn push(&mut self, future: F) -> usize {
+        let number = self.count;
+        let slot = Slot {
+            future: Some(future),
+            ready_flag: None,
+        };
+        let index = self.slots.len() + self.pushed.insert((number, Box::new(slot)));
+        self.count += 1;
+        self.running += 1;
+        let task_waker = {
+            let mut ready_list = lock(&self.ready_list);
+            ready_list.ready.push(index);
+            ready_list.task_waker.take()
+        };
+        if let Some(task_waker) = task_waker {
+            task_waker.wake();
+        }
+        number
+    }
+
+    /// The number of futures that were ever in the set.
     pub(super) fn len(&self) -> usize {
-        self.slots.len()
+        self.count
     }
 
     /// The number of futures that have not completed.
@@ -111,7 +141,7 @@ impl<F: Future> FutureSet<F> {
             .finish()
     }
 
-    /// The next completed future's index and output; `None` when all have completed. If a future panics, the panic
+    /// The next completed future's number and output; `None` when all have completed. If a future panics, the panic
     /// propagates; that future is dropped, and the others can still be polled.
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, F::Output)>> {
         if self.running == 0 {
@@ -119,8 +149,8 @@ impl<F: Future> FutureSet<F> {
         }
         self.register(cx);
         while let Some(index) = self.batch.pop_front() {
-            if let Some(output) = self.poll_one(index) {
-                return Poll::Ready(Some((index, output)));
+            if let Some(completed) = self.poll_one(index) {
+                return Poll::Ready(Some(completed));
             }
             // With the budget spent, the next future would only wake itself: the rest waits for the next poll.
             if LoopCore::try_current().is_some_and(LoopCore::is_spent) {
@@ -148,8 +178,13 @@ impl<F: Future> FutureSet<F> {
         drop(old);
     }
 
-    fn poll_one(&mut self, index: usize) -> Option<F::Output> {
-        let slot = &mut self.slots[index];
+    fn poll_one(&mut self, index: usize) -> Option<(usize, F::Output)> {
+        let initial = self.slots.len();
+        let (number, slot) = match index.checked_sub(initial) {
+            None => (index, &mut self.slots[index]),
+            // `None`: woken after its future had completed.
+            Some(key) => self.pushed.get_mut(key).map(|(number, slot)| (*number, &mut **slot))?,
+        };
         let future = slot.future.as_mut()?;
         let (ready_flag, waker) = slot.ready_flag.get_or_insert_with(|| {
             let ready_flag = Arc::new(ReadyFlag {
@@ -161,7 +196,7 @@ impl<F: Future> FutureSet<F> {
         });
         // From here on a wake counts for the next poll. `AcqRel`: this poll sees what the waking thread wrote.
         ready_flag.is_queued.swap(false, AcqRel);
-        // SAFETY: the future is in the box, which is never moved out of while pinned: `take_rest` requires `Unpin`.
+        // SAFETY: the future is in a box, which is never moved out of while pinned: `take_rest` requires `Unpin`.
         let future = unsafe { Pin::new_unchecked(future) };
         let result = match catch_unwind(AssertUnwindSafe(|| future.poll(&mut Context::from_waker(waker)))) {
             Ok(Poll::Pending) => return None,
@@ -170,26 +205,35 @@ impl<F: Future> FutureSet<F> {
         };
         self.running -= 1;
         guard("a finished future's destructor", || slot.future = None);
-        Some(result.unwrap_or_else(|payload| resume_unwind(payload)))
+        if let Some(key) = index.checked_sub(initial) {
+            let slot = self.pushed.remove(key);
+            guard("a waker's destructor", || drop(slot));
+        }
+        Some((number, result.unwrap_or_else(|payload| resume_unwind(payload))))
     }
 
     /// Drops the futures that have not completed. A panicking destructor affects neither the others nor the caller.
     pub(super) fn clear(&mut self) -> Leftovers {
         self.running = 0;
+        let pushed = std::mem::take(&mut self.pushed);
         Leftovers::of(|| {
             for slot in &mut self.slots {
                 if slot.future.is_some() {
                     guard("a dropped future's destructor", || slot.future = None);
                 }
             }
+            for (_, slot) in pushed {
+                guard("a dropped future's destructor", || drop(slot));
+            }
         })
     }
 
-    /// Removes the futures that have not completed, with their indices.
+    /// Removes the futures that have not completed, with their indices. Not for a set that grows.
     pub(super) fn take_rest(&mut self) -> Vec<(usize, F)>
     where
         F: Unpin,
     {
+        debug_assert!(self.pushed.is_empty());
         self.running = 0;
         let slots = self.slots.iter_mut().enumerate();
         slots

@@ -5,6 +5,8 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use futures_core::Stream;
+
 use super::Leftovers;
 use super::future_set::FutureSet;
 use super::tuple::poll_first;
@@ -122,8 +124,11 @@ impl<F: Future, T> fmt::Debug for TryJoinAll<F, T> {
 /// which cancels them; a cancelled read or accept loses no data. If several are ready at once, the one woken first
 /// wins; in the first poll, the one listed first.
 ///
+/// Takes anything that can be iterated, or a tuple of up to 16 futures, which is polled as a whole and allocates nothing.
+/// If the outputs have different types, use [`select!`](crate::select) or [`select`](fn@super::select).
+///
 /// ```
-/// use std::{future::Future, pin::Pin, time::Duration};
+/// use std::time::Duration;
 /// use windlass::{task::race, time::sleep};
 ///
 /// async fn after(millis: u64) -> u64 {
@@ -133,9 +138,8 @@ impl<F: Future, T> fmt::Debug for TryJoinAll<F, T> {
 ///
 /// windlass::run(async {
 ///     assert_eq!(race([500, 1, 500].map(after)).await, 1);
-///     // Futures of different types:
-///     let runners: [Pin<Box<dyn Future<Output = u64>>>; 2] = [Box::pin(after(100)), Box::pin(async { 0 })];
-///     assert_eq!(race(runners).await, 0);
+///     // Futures of different types, but with one output type:
+///     assert_eq!(race((after(100), async { 0 }, std::future::pending())).await, 0);
 /// })?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -150,10 +154,38 @@ impl<F: Future, T> fmt::Debug for TryJoinAll<F, T> {
 ///
 /// If there are no futures: such a race would never complete.
 #[track_caller]
-pub fn race<I: IntoIterator<Item: Future>>(futures: I) -> Race<I::Item> {
-    let future_set = FutureSet::new(futures);
-    assert!(future_set.len() > 0, "`race` needs at least one future");
-    Race { future_set, won: None }
+pub fn race<Kind, R: Racers<Kind>>(futures: R) -> R::Race {
+    futures.start()
+}
+
+/// The futures that [`race`] accepts: anything that can be iterated, or a tuple. `Kind` tells these two cases apart and is
+/// always inferred.
+#[diagnostic::on_unimplemented(
+    message = "`race` needs a tuple or an iterable of futures with one output type, and this is a `{Self}`",
+    note = "if the outputs have different types, use `windlass::select!`"
+)]
+pub trait Racers<Kind> {
+    /// The future of the first output.
+    type Race: Future;
+
+    #[doc(hidden)]
+    fn start(self) -> Self::Race;
+}
+
+#[doc(hidden)]
+#[allow(missing_debug_implementations, reason = "a type parameter only")]
+pub struct Iterated;
+
+#[diagnostic::do_not_recommend]
+impl<I: IntoIterator<Item: Future>> Racers<Iterated> for I {
+    type Race = Race<I::Item>;
+
+    #[track_caller]
+    fn start(self) -> Race<I::Item> {
+        let future_set = FutureSet::new(self);
+        assert!(future_set.len() > 0, "`race` needs at least one future");
+        Race { future_set, won: None }
+    }
 }
 
 /// The future returned by [`race`].
@@ -212,21 +244,56 @@ pub fn as_completed<I: IntoIterator<Item: Future>>(futures: I) -> AsCompleted<I:
     }
 }
 
-/// The outputs of [`as_completed`]. The futures only make progress while `next` or `next_numbered` is awaited. Dropping
-/// this drops the futures that have not completed.
+/// The outputs of [`as_completed`]. The futures only make progress while `next` or `next_numbered` is awaited, or the
+/// [`Stream`] is polled. Dropping this drops the futures that have not completed.
+///
+/// Futures can be added at any time, as to `FuturesUnordered` of futures-util:
+///
+/// ```
+/// use windlass::task::AsCompleted;
+///
+/// async fn links(page: u32) -> Vec<u32> {
+///     if page < 4 { vec![2 * page, 2 * page + 1] } else { vec![] }
+/// }
+///
+/// windlass::run(async {
+///     let mut crawl = AsCompleted::new();
+///     crawl.push(links(1));
+///     let mut pages = 0;
+///     while let Some(found) = crawl.next().await {
+///         pages += 1;
+///         crawl.extend(found.into_iter().map(links));
+///     }
+///     assert_eq!(pages, 7);
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// When all futures have completed, `next` returns `None`; if one is added then, `next` returns its output.
 #[must_use = "nothing runs until `next` is awaited"]
 pub struct AsCompleted<F: Future> {
     future_set: FutureSet<F>,
 }
 
 impl<F: Future> AsCompleted<F> {
+    /// Without futures: see [`push`](AsCompleted::push).
+    pub fn new() -> AsCompleted<F> {
+        as_completed([])
+    }
+
+    /// Adds a future and returns its number. It is first polled by the next `next`.
+    pub fn push(&mut self, future: F) -> usize {
+        self.future_set.push(future)
+    }
+
     /// The next output; `None` when all futures have completed. Cancel-safe.
     pub async fn next(&mut self) -> Option<F::Output> {
         let (_, output) = self.next_numbered().await?;
         Some(output)
     }
 
-    /// As [`next`](AsCompleted::next), with the index of the future in the input.
+    /// As [`next`](AsCompleted::next), with the number of the future: its index in the input, or what
+    /// [`push`](AsCompleted::push) returned.
     pub async fn next_numbered(&mut self) -> Option<(usize, F::Output)> {
         poll_fn(|cx| self.future_set.poll_next(cx)).await
     }
@@ -239,6 +306,35 @@ impl<F: Future> AsCompleted<F> {
     /// Whether all futures have completed.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+impl<F: Future> Default for AsCompleted<F> {
+    fn default() -> AsCompleted<F> {
+        AsCompleted::new()
+    }
+}
+
+impl<F: Future> Extend<F> for AsCompleted<F> {
+    fn extend<I: IntoIterator<Item = F>>(&mut self, futures: I) {
+        for future in futures {
+            self.push(future);
+        }
+    }
+}
+
+impl<F: Future> FromIterator<F> for AsCompleted<F> {
+    fn from_iter<I: IntoIterator<Item = F>>(futures: I) -> AsCompleted<F> {
+        as_completed(futures)
+    }
+}
+
+impl<F: Future> Stream for AsCompleted<F> {
+    type Item = F::Output;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<F::Output>> {
+        let next = std::task::ready!(self.future_set.poll_next(cx));
+        Poll::Ready(next.map(|(_, output)| output))
     }
 }
 

@@ -15,6 +15,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
+use futures_core::Stream;
+
 use super::child_set::ChildSet;
 use super::raw::TaskRef;
 use super::{AbortHandle, Builder, JoinError, JoinHandle, TaskId};
@@ -220,6 +222,26 @@ impl<T: 'static> JoinSet<T> {
     /// Whether the set contains no task.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+/// The results of [`join_next`](JoinSet::join_next). The stream ends when the set is empty, and continues if tasks are
+/// spawned later.
+///
+/// ```
+/// use futures_util::TryStreamExt;
+/// use windlass::task::JoinSet;
+/// windlass::run(async {
+///     let set: JoinSet<u32> = (1..4).map(|n| async move { n * n }).collect();
+///     assert_eq!(set.try_collect::<Vec<_>>().await.unwrap(), [1, 4, 9]);
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+impl<T: 'static> Stream for JoinSet<T> {
+    type Item = Result<T, JoinError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_join_next(cx)
     }
 }
 

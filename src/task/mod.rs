@@ -5,7 +5,7 @@
 //! | [`spawn`], [`spawn_eager`], [`Builder`] | start a task; its [`JoinHandle`] awaits or cancels it |
 //! | [`JoinSet`] | any number of tasks that fail independently, such as a server's connections |
 //! | [`group`](fn@group), [`TaskGroup`] | structured concurrency: children fail together and cannot outlive their block |
-//! | [`join`](fn@join), [`try_join`], [`select`](fn@select) | futures of different types, in this task; also the macros [`join!`](crate::join), [`try_join!`](crate::try_join), [`select!`](crate::select) |
+//! | [`join`](fn@join), [`try_join`], [`select`](fn@select), [`race`] | futures of different types, in this task; also the macros [`join!`](crate::join), [`try_join!`](crate::try_join), [`select!`](crate::select) |
 //! | [`join_all`](fn@join_all), [`try_join_all`], [`race`] | any number of futures of one type, in this task |
 //! | [`as_completed`], [`wait`](fn@wait) | outputs in order of completion; wait for some and keep the other futures |
 //! | [`gather`](fn@gather) | one task per future, asyncio's error rules |
@@ -57,7 +57,9 @@ pub use cleanup::{OnCancel, on_cancel};
 pub use gather::{Gather, TaskError, gather};
 pub use group::{GroupHandle, TaskGroup, group};
 pub use join::{AbortHandle, JoinError, JoinHandle};
-pub use join_all::{AsCompleted, JoinAll, Race, TryJoinAll, as_completed, join_all, race, try_join_all};
+#[doc(hidden)]
+pub use join_all::Iterated;
+pub use join_all::{AsCompleted, JoinAll, Race, Racers, TryJoinAll, as_completed, join_all, race, try_join_all};
 pub use join_set::JoinSet;
 pub(crate) use local::Locals;
 pub use local::{Scope, TaskLocal};
@@ -69,7 +71,9 @@ pub(crate) use result_slot::ResultSlot;
 #[doc(hidden)]
 pub use select_arms::{Choice, NoArm, select_arms};
 pub use shield::{CancelOnDrop, Shield, shield};
-pub use tuple::{Either, Join, JoinTuple, TryJoin, TryJoinTuple, join, select, try_join};
+#[doc(hidden)]
+pub use tuple::Tuple;
+pub use tuple::{Either, Join, JoinTuple, RaceOf, RaceTuple, TryJoin, TryJoinTuple, join, select, try_join};
 pub(crate) use unread::{UnreadCounts, report_totals};
 pub use wait::{Wait, WaitFor, Waited, wait, wait_until};
 pub use yield_now::{YieldNow, yield_now};

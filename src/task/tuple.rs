@@ -1,4 +1,4 @@
-//! `join`, `try_join` and `select`: combinators for futures of different types.
+//! `join`, `try_join`, `select` and `race` of a tuple: combinators for futures of different types.
 //!
 //! The futures are stored inline and polled with the task's own waker, so nothing is allocated. Each poll of a `join`
 //! starts with a different future, so that no future can use up the task's budget in every poll.
@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use super::Leftovers;
+use super::join_all::Racers;
 use crate::event_loop::exception::guard;
 
 /// Runs up to 16 futures concurrently in this task and returns their outputs as a tuple.
@@ -51,7 +52,8 @@ pub fn try_join<M: TryJoinTuple>(futures: M) -> TryJoin<M> {
     }
 }
 
-/// Runs two futures concurrently in this task and returns the output of the first to complete. The left one is polled
+/// Runs two futures concurrently in this task and returns the output of the first to complete. For more than two, use
+/// [`select!`](crate::select) or, if their outputs have one type, [`race`](super::race). The left future is polled
 /// first, so it wins if both are ready. The other is dropped, which cancels it; a cancelled read or accept loses no
 /// data. To keep a future, pass a pinned `&mut`.
 ///
@@ -131,6 +133,32 @@ pub trait TryJoinTuple: sealed::Members {
 
     #[doc(hidden)]
     fn values(members: Pin<&mut Self::Members>) -> Option<Self::Output>;
+}
+
+/// A tuple of futures with one output type, which [`race`](super::race) accepts.
+pub trait RaceTuple: sealed::Members {
+    /// The common output type.
+    type Output;
+
+    #[doc(hidden)]
+    fn take_output(members: Pin<&mut Self::Members>, number: usize) -> Self::Output;
+}
+
+#[doc(hidden)]
+#[allow(missing_debug_implementations, reason = "a type parameter only")]
+pub struct Tuple;
+
+#[diagnostic::do_not_recommend]
+impl<M: RaceTuple> Racers<Tuple> for M {
+    type Race = RaceOf<M>;
+
+    fn start(self) -> RaceOf<M> {
+        RaceOf {
+            members: Some(self.into_members()),
+            first: 0,
+            won: None,
+        }
+    }
 }
 
 mod sealed {
@@ -260,6 +288,51 @@ impl<M: TryJoinTuple> fmt::Debug for TryJoin<M> {
     }
 }
 
+/// The future returned by [`race`](super::race) for a tuple.
+#[must_use = "nothing runs until this is awaited"]
+pub struct RaceOf<M: RaceTuple> {
+    /// `None` once there is an output.
+    members: Option<M::Members>,
+    /// The index to start the next poll with.
+    first: usize,
+    /// The first output, and what the dropped futures left behind.
+    won: Option<(M::Output, Leftovers)>,
+}
+
+impl<M: RaceTuple> Future for RaceOf<M> {
+    type Output = M::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<M::Output> {
+        // SAFETY: the content of `members` is structurally pinned, never moved, dropped in place; `first` and `won` are
+        // not pinned.
+        let (mut slot, first, won) = unsafe {
+            let this = self.get_unchecked_mut();
+            (Pin::new_unchecked(&mut this.members), &mut this.first, &mut this.won)
+        };
+        if won.is_some() {
+            return poll_first(won, cx);
+        }
+        let Some(mut members) = slot.as_mut().as_pin_mut() else {
+            panic!("a race was polled after it returned its result");
+        };
+        for number in rotation(first, M::COUNT, false) {
+            if M::poll_member(members.as_mut(), number, cx).is_ready() {
+                let output = M::take_output(members, number);
+                let leftovers = Leftovers::of(|| guard("a dropped future's destructor", || slot.set(None)));
+                *won = Some((output, leftovers));
+                return poll_first(won, cx);
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl<M: RaceTuple> fmt::Debug for RaceOf<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RaceOf").field("of", &M::COUNT).finish_non_exhaustive()
+    }
+}
+
 /// Returns the output that decided once everything that the dropped futures left behind has ended.
 pub(super) fn poll_first<T>(first: &mut Option<(T, Leftovers)>, cx: &mut Context<'_>) -> Poll<T> {
     let (_, leftovers) = first.as_mut().expect("there is an output");
@@ -351,6 +424,19 @@ macro_rules! tuples {
                 // SAFETY: all have completed, and outputs are not pinned.
                 let members = unsafe { members.get_unchecked_mut() };
                 ($(members.$n.take(),)+)
+            }
+        }
+
+        impl<Output, $($F: Future<Output = Output>),+> RaceTuple for ($($F,)+) {
+            type Output = Output;
+
+            fn take_output(members: Pin<&mut Self::Members>, number: usize) -> Output {
+                // SAFETY: `take` moves only an output, which is not pinned.
+                let members = unsafe { members.get_unchecked_mut() };
+                match number {
+                    $($n => members.$n.take(),)+
+                    _ => unreachable!("index out of range"),
+                }
             }
         }
 

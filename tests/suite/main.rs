@@ -33,6 +33,7 @@ mod contracts;
 mod copying;
 #[cfg(unix)]
 mod descriptors;
+mod delay_queue;
 mod diagnostics;
 #[cfg(target_os = "linux")]
 mod driver_choice;
@@ -88,6 +89,7 @@ mod signals;
 mod spawn_eager;
 #[cfg(unix)]
 mod stdio;
+mod stream_traits;
 mod streams;
 mod support;
 mod sync;

@@ -235,8 +235,8 @@ impl<R: AsyncRead, D: Decoder> FramedRead<R, D> {
 /// ```
 pub struct FramedWrite<W, E> {
     inner: W,
-    encoder: E,
-    writing: WriteState,
+    pub(super) encoder: E,
+    pub(super) writing: WriteState,
 }
 
 impl<W, E> FramedWrite<W, E> {

@@ -42,6 +42,7 @@
 //!   that closes the connection is fine.
 
 mod framed;
+mod framed_stream;
 mod length_delimited;
 mod lines;
 mod state;
@@ -51,6 +52,7 @@ use std::io;
 use bytes::{Bytes, BytesMut};
 
 pub use framed::{Framed, FramedRead, FramedWrite};
+pub use framed_stream::{FramedSink, FramedStream};
 pub use length_delimited::{LengthDelimitedBuilder, LengthDelimitedCodec};
 pub use lines::LinesCodec;
 

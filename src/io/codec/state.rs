@@ -102,9 +102,20 @@ impl WriteState {
         item: T,
     ) -> Result<(), E::Error> {
         self.check()?;
-        if self.buf.len() > self.max_buffered {
+        if self.is_full() {
             self.write(writer).await?;
         }
+        self.encode(encoder, item)
+    }
+
+    /// Whether a frame must wait until the buffer is written.
+    pub(super) fn is_full(&self) -> bool {
+        self.buf.len() > self.max_buffered
+    }
+
+    /// Encodes a frame into the buffer.
+    pub(super) fn encode<T, E: Encoder<T>>(&mut self, encoder: &mut E, item: T) -> Result<(), E::Error> {
+        self.check()?;
         let (pieces, pieces_len) = (self.buf.pieces.len(), self.buf.pieces_len);
         let tail = self.buf.tail.len();
         let encoded = encoder.encode(item, &mut self.buf);

@@ -9,6 +9,7 @@ use super::socket::{at, name_of_addr, name_of_path};
 use super::stream::UnixStream;
 use crate::inflight::descriptor::{IntoStdError, OwnedDescriptor};
 use crate::net::accept::{Acceptor, BACKLOG};
+use crate::net::incoming::Incoming;
 use crate::net::socket::debug_socket;
 use crate::sys::{Name, SocketKind};
 
@@ -60,6 +61,19 @@ impl UnixListener {
             Some((UnixStream::from_socket(socket), peer.ok()?))
         };
         self.acceptor.accept(admit).await
+    }
+
+    /// A stream of the accepted connections, without their peers' addresses, as std's `incoming`. It never ends, also
+    /// not after an error. [`into_incoming`](UnixListener::into_incoming) owns the listener.
+    ///
+    /// **Cancel safety:** dropping the stream loses no connection; the next `accept` returns it.
+    pub fn incoming(&self) -> Incoming<'_, UnixStream> {
+        Incoming::new(async || Ok(self.accept().await?.0))
+    }
+
+    /// As [`incoming`](UnixListener::incoming), for a stream that owns the listener.
+    pub fn into_incoming(self) -> Incoming<'static, UnixStream> {
+        Incoming::new(async move || Ok(self.accept().await?.0))
     }
 
     /// Sets how many connections the listener may accept at a time: see

@@ -63,7 +63,7 @@ fn with_capacity<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     (sender, Receiver { shared })
 }
 
-struct State<T> {
+pub(super) struct State<T> {
     items: VecDeque<T>,
     /// One permit per item that is not reserved for a waiting receiver.
     ready: Permits,
@@ -74,11 +74,11 @@ struct State<T> {
 }
 
 impl<T> State<T> {
-    fn free_slots(&mut self) -> &mut Permits {
+    pub(super) fn free_slots(&mut self) -> &mut Permits {
         &mut self.free_slots
     }
 
-    fn ready(&mut self) -> &mut Permits {
+    pub(super) fn ready(&mut self) -> &mut Permits {
         &mut self.ready
     }
 
@@ -87,7 +87,7 @@ impl<T> State<T> {
     }
 
     /// Requires a slot permit.
-    fn push(&mut self, item: T) -> Result<(), SendError<T>> {
+    pub(super) fn push(&mut self, item: T) -> Result<(), SendError<T>> {
         if self.is_closed() {
             return Err(SendError(item));
         }
@@ -97,7 +97,7 @@ impl<T> State<T> {
     }
 
     /// Requires an item permit.
-    fn pop(&mut self) -> Result<T, Closed> {
+    pub(super) fn pop(&mut self) -> Result<T, Closed> {
         self.free_slots.release(1);
         self.items.pop_front().ok_or(Closed)
     }
@@ -117,7 +117,7 @@ impl<T> WaitState for State<T> {
 
 /// The sending side, for any thread. Clones send to the same channel. Dropping the last one closes it.
 pub struct Sender<T> {
-    shared: Arc<Mutex<State<T>>>,
+    pub(super) shared: Arc<Mutex<State<T>>>,
 }
 
 impl<T> Sender<T> {
@@ -214,7 +214,7 @@ impl<T> fmt::Debug for Sender<T> {
 /// The receiving side, for any thread. Clones receive from the same channel; each item goes to one of them. Dropping
 /// the last one closes the channel and drops its items.
 pub struct Receiver<T> {
-    shared: Arc<Mutex<State<T>>>,
+    pub(super) shared: Arc<Mutex<State<T>>>,
 }
 
 impl<T> Receiver<T> {

@@ -17,10 +17,12 @@
 //! through its loop's inbox, which wakes a sleeping loop once per burst. The loom tests run the real code.
 
 mod channel;
+mod channel_stream;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod oneshot;
 pub(crate) mod park;
 
 pub use channel::{Receiver, Sender, channel, unbounded};
+pub use channel_stream::{ReceiverStream, SenderSink};
 pub use oneshot::{OneshotReceiver, OneshotSender, oneshot};
