@@ -12,6 +12,8 @@ mod echo;
 mod failures;
 mod network;
 mod processes;
+#[cfg(unix)]
+mod replicated_log;
 mod retry;
 mod shutdown;
 
