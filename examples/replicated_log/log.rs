@@ -33,9 +33,12 @@ impl Log {
         let (entries, end) = parse(&fs::read(&path).await?);
         file.set_len(end).await?;
         file.sync_all().await?;
-        // A file is found after a power loss only if its directory was synced too, and the directory if its parent was.
-        for dir in [Some(dir), dir.parent()].into_iter().flatten() {
-            File::open(dir).await?.sync_all().await?;
+        // On Unix a file is found after a power loss only if its directory was synced, and the directory if its parent was.
+        if cfg!(unix) {
+            let dir = fs::canonicalize(dir).await?;
+            for dir in dir.ancestors().take(2) {
+                File::open(dir).await?.sync_all().await?;
+            }
         }
         let len = entries.len();
         Ok((Log { file, end, len }, entries))

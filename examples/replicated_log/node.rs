@@ -105,10 +105,8 @@ impl Node {
         let mut added = self.added.subscribe();
         loop {
             let written = log.len();
-            added
-                .wait_for(|added| *added > written)
-                .await
-                .map_err(io::Error::other)?;
+            let is_behind = added.wait_for(|added| *added > written).await;
+            drop(is_behind.map_err(io::Error::other)?);
             let batch = self.entries.borrow()[written..].to_vec();
             log.append(&batch).await?;
             if self.config.bug != Some(Bug::UnsyncedBatch) || batch.len() == 1 {
