@@ -10,6 +10,7 @@ mod determinism;
 mod disks;
 mod echo;
 mod failures;
+mod misuse;
 mod network;
 mod processes;
 #[cfg(unix)]
