@@ -17,6 +17,10 @@ impl LoopCore {
             Ready::Call(callback) => format!("a callback scheduled at {}", callback.location()),
             Ready::Remote(_) => "a callback from another thread".to_owned(),
         };
+        #[cfg(feature = "sim")]
+        if self.settings.watches_entries {
+            return crate::sim::misuse::watch(entry, || self.run_one(next));
+        }
         let begin = Instant::now();
         self.run_one(next);
         let took = begin.elapsed();

@@ -57,6 +57,8 @@ pub(crate) struct Settings {
     pub(crate) close_within: Duration,
     pub(crate) debug: bool,
     pub(crate) slow_callback: Duration,
+    /// For a simulation: observes each entry that runs.
+    pub(crate) watches_entries: bool,
     pub(crate) measures_time: bool,
     pub(crate) busy_poll: Duration,
     pub(crate) precise_timers: bool,
@@ -72,6 +74,7 @@ impl Default for Settings {
             close_within: Duration::from_secs(5),
             debug: false,
             slow_callback: Duration::from_millis(100),
+            watches_entries: false,
             measures_time: true,
             busy_poll: Duration::from_micros(50),
             precise_timers: false,
@@ -95,6 +98,13 @@ impl Builder {
     /// Uses a custom driver. Takes precedence over [`driver`](Builder::driver).
     pub fn with_driver(mut self, driver: Box<dyn Driver>) -> Builder {
         self.custom = Some(driver);
+        self
+    }
+
+    /// See `Settings::watches_entries`.
+    #[cfg(feature = "sim")]
+    pub(crate) fn watch_entries(mut self, on: bool) -> Builder {
+        self.settings.watches_entries = on;
         self
     }
 

@@ -175,7 +175,7 @@ impl LoopCore {
             times,
             parker: Parker::new(&settings, has_virtual_clock),
             fired_until: Cell::new(Instant::from_origin(Duration::ZERO)),
-            slow: (settings.debug && !has_virtual_clock).then_some(settings.slow_callback),
+            slow: (settings.debug && !has_virtual_clock || settings.watches_entries).then_some(settings.slow_callback),
             cleanups: Cleanups::default(),
             stopping: Cell::new(false),
             closed: Cell::new(false),

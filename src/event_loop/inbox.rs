@@ -31,6 +31,10 @@ pub(crate) struct Inbox<T> {
     notifier: Mutex<Option<Arc<dyn Notify>>>,
     /// Identifies the process that made it: see `sys::forks`.
     forks: u32,
+    /// Called for every item, on the sender's thread. A simulation finds threads of the program's own with it, also those
+    /// that send while the loop is running.
+    #[cfg(feature = "sim")]
+    on_send: std::sync::OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 /// On its own cache line, to avoid false sharing with senders: a busy-polling loop reads the state all the time.
@@ -44,7 +48,15 @@ impl<T> Inbox<T> {
             pending: Mutex::new(Some(Vec::new())),
             notifier: Mutex::new(Some(notifier)),
             forks: sys::count_forks(),
+            #[cfg(feature = "sim")]
+            on_send: std::sync::OnceLock::new(),
         }
+    }
+
+    /// Calls `on_send` for every item that is sent from now on. Once per inbox.
+    #[cfg(feature = "sim")]
+    pub(crate) fn watch(&self, on_send: impl Fn() + Send + Sync + 'static) {
+        let _ = self.on_send.set(Box::new(on_send));
     }
 
     /// Whether this process is a fork of the loop's process. Then nothing here may be used: the loop's thread may not
@@ -62,6 +74,10 @@ impl<T> Inbox<T> {
         match &mut *self.lock() {
             Some(pending) => pending.push(item),
             None => return Err(item),
+        }
+        #[cfg(feature = "sim")]
+        if let Some(on_send) = self.on_send.get() {
+            on_send();
         }
         if self.state.0.swap(NOTIFIED, SeqCst) == ASLEEP
             && let Some(notifier) = &*self.notifier()

@@ -4,7 +4,7 @@
 //! last checkpoint that was equal. These runs may differ from the first two, since the cause is by its nature random, so
 //! this is repeated until two of them differ within what they kept.
 
-use crate::sim::log::{CHECKPOINT, EventLog, LogMode, Record};
+use crate::sim::log::{CHECKPOINT, EventKind, EventLog, LogMode, Record};
 use crate::sim::settings::{Outcome, RunSettings};
 
 /// Pairs of runs before the search gives up.
@@ -57,6 +57,7 @@ pub(crate) fn find(
         };
         let settings = RunSettings {
             log,
+            watches_entries: true,
             ..settings.clone()
         };
         let (one, two) = (run(&settings).log, run(&settings).log);
@@ -120,7 +121,11 @@ fn compare(one: &EventLog, two: &EventLog) -> Option<Difference> {
     });
     // The network carries an operation out after the turn in which a task has started it.
     let tasks = [(0, &ones), (1, &twos)].map(|(run, all)| {
-        let host = records[run]?.1.host;
+        let (index, record) = records[run]?;
+        let host = record.host;
+        if record.kind == EventKind::Turn {
+            return logs[run].ran(*index).map(str::to_owned);
+        }
         let until_then = all[..=at].iter().rev().map(|(_, record)| record);
         let started = until_then
             .filter(|record| record.host == host)

@@ -16,12 +16,14 @@ use super::kernel::Kernel;
 use super::log::EventKind;
 use super::net::Network;
 use super::ops::{recv_entry, send_at_once, send_message};
+use super::rng::hash_bytes;
 use super::schedule::Event;
 use crate::driver::op::Op;
 use crate::driver::{
     self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, FileOp, Job, MessageEntry,
     Notify, NullFiles, OpId, OpResult, OsResult, Reply, Scratch, SignalSource, Start, Wait,
 };
+use crate::event_loop::core::LoopCore;
 use crate::sys::{self, Fd, Instant, PathChar, errno, lock};
 
 /// The driver of one loop.
@@ -166,7 +168,13 @@ unsafe impl Driver for SimDriver {
             }
             // Names are the kernel's even here, and so are files that were opened elsewhere or if the program wants it: a
             // pool thread carries the operation out.
-            Op::LookUp { .. } | Op::File(_) => return Start::Blocking,
+            Op::LookUp { .. } | Op::File(_) => {
+                if let Some(world) = &mut kernel.world {
+                    let task = LoopCore::running_task();
+                    world.real_files.insert(task.map(|task| task.describe()));
+                }
+                return Start::Blocking;
+            }
             _ => {}
         }
         if let Some(wire) = &mut kernel.network.wire {
@@ -207,6 +215,11 @@ unsafe impl Driver for SimDriver {
     fn cancel(&mut self, id: OpId, op: &Op) {
         let mut kernel = self.kernel.borrow_mut();
         let (ops, network) = kernel.parts(self.loop_index);
+        if let Some(wire) = &mut network.wire {
+            let fd = op.fd().unwrap_or(-1);
+            wire.log
+                .record(wire.now, self.host, EventKind::Cancel, op_kind(op), fd as i64 as u64);
+        }
         ops.cancel(network, id, op);
     }
 
@@ -259,9 +272,14 @@ unsafe impl Driver for SimDriver {
     }
 
     fn entropy(&mut self, bytes: &mut [u8]) {
-        match &mut self.kernel.borrow_mut().world {
+        let mut kernel = self.kernel.borrow_mut();
+        match &mut kernel.world {
             Some(world) => world.entropy[usize::from(self.host)].fill(bytes),
             None => sys::entropy(bytes),
+        }
+        if let Some(wire) = &mut kernel.network.wire {
+            let (count, hash) = (bytes.len() as u64, hash_bytes(bytes));
+            wire.log.record(wire.now, self.host, EventKind::Entropy, count, hash);
         }
     }
 
@@ -328,7 +346,7 @@ pub(super) const OP_NAMES: &[&str] = &[
     "remove all",
 ];
 
-fn op_kind(op: &Op) -> u64 {
+pub(super) fn op_kind(op: &Op) -> u64 {
     match op {
         Op::Accept { .. } => 0,
         Op::Connect { .. } => 1,
@@ -342,8 +360,7 @@ fn op_kind(op: &Op) -> u64 {
     }
 }
 
-/// The number of a file operation in `OP_NAMES`.
-pub(super) fn file_kind(op: &FileOp) -> u64 {
+fn file_kind(op: &FileOp) -> u64 {
     match op {
         FileOp::Open { .. } => 8,
         FileOp::ReadAt { .. } | FileOp::ReadVectoredAt { .. } => 9,

@@ -57,6 +57,7 @@ impl Sim {
                     .borrow_mut()
                     .active
                     .retain(|fault| *fault != episode.fault);
+                sim.state.note_fault(&format!("over: {}", episode.fault));
                 sim.end(&episode.fault);
             }
         });

@@ -4,15 +4,15 @@
 //! of their own, from [`FIRST`] on, so that sockets and files cannot be confused.
 
 use std::cell::{RefCell, RefMut};
-use std::collections::BTreeMap;
-use std::ffi::{CStr, OsString};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{CStr, OsStr, OsString};
 use std::io::SeekFrom;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::SystemTime;
 
-use libc::{EBADF, EINVAL, EIO, EISDIR, EOPNOTSUPP, O_ACCMODE, O_APPEND, O_DSYNC, O_RDONLY, O_SYNC, O_WRONLY};
+use libc::{EBADF, EINVAL, EIO, EISDIR, ENOENT, EOPNOTSUPP, O_ACCMODE, O_APPEND, O_DSYNC, O_RDONLY, O_SYNC, O_WRONLY};
 
 use super::disk::FileSystem;
 use super::disk::faults::Faults;
@@ -60,7 +60,12 @@ pub(crate) struct Files {
     pub(super) open: BTreeMap<Fd, OpenFile>,
     /// Numbers that were used and are free again; the last one is the next.
     free: Vec<Fd>,
+    /// The first paths that could not be opened because they do not exist.
+    missing: BTreeSet<PathBuf>,
 }
+
+/// Missing paths that are kept for a report.
+const MAX_MISSING: usize = 16;
 
 /// An open file description.
 pub(super) struct OpenFile {
@@ -101,6 +106,7 @@ impl Files {
             volume: Rc::new(RefCell::new(volume)),
             open: BTreeMap::new(),
             free: Vec::new(),
+            missing: BTreeSet::new(),
         }
     }
 
@@ -113,6 +119,18 @@ impl Files {
             fs.enter(current.as_os_str().as_bytes());
         }
         Some(Files::new(Volume::new(fs, None)))
+    }
+
+    /// The first paths that could not be opened because they do not exist.
+    pub(crate) fn missing(&self) -> impl Iterator<Item = PathBuf> {
+        self.missing.iter().cloned()
+    }
+
+    /// The faults of the operations since the last call: see `log::DISK_FAULTS`, and the sector.
+    pub(crate) fn take_faults(&mut self, record: impl FnMut(u64, u64)) {
+        if let Some(faults) = &mut self.volume.borrow_mut().faults {
+            faults.take_happened(record);
+        }
     }
 
     /// Whether this number names a file, open or not.
@@ -166,7 +184,13 @@ impl Files {
         // SAFETY: the caller's promise, for every pointer of the operation.
         unsafe {
             match *op {
-                FileOp::Open { path, flags, mode } => self.open(text(path), flags, mode),
+                FileOp::Open { path, flags, mode } => {
+                    let opened = self.open(text(path), flags, mode);
+                    if opened == Err(ENOENT) && self.missing.len() < MAX_MISSING {
+                        self.missing.insert(OsStr::from_bytes(text(path)).into());
+                    }
+                    opened
+                }
                 FileOp::ReadAt { fd, ptr, len, offset } => self.read(fd, &[IoVec { base: ptr, len }], offset),
                 FileOp::ReadVectoredAt {
                     fd,

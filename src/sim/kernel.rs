@@ -1,5 +1,6 @@
 //! The state behind the drivers of a simulation: the clock, the network, and the operations of each loop.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::files::Files;
@@ -35,6 +36,8 @@ pub(super) struct Shared {
     pub(super) entropy: Vec<Rng>,
     /// What a power loss leaves on the disk, by host.
     pub(super) power_losses: Vec<Rng>,
+    /// The tasks that use files of this machine.
+    pub(super) real_files: BTreeSet<Option<String>>,
 }
 
 /// Blocking jobs take between these times.
@@ -66,6 +69,7 @@ impl Kernel {
             job_times,
             entropy: Vec::new(),
             power_losses: Vec::new(),
+            real_files: BTreeSet::new(),
         }));
         kernel.set_clock(START.as_nanos() as u64);
         kernel
@@ -171,14 +175,14 @@ impl Kernel {
         true
     }
 
-    /// Closes the files of a host. If it loses power, returns how many unsynced changes were lost, of how many.
+    /// Closes the files of a host. If it loses power, returns what was lost.
     #[cfg(feature = "sim")]
-    pub(super) fn crash_files(&mut self, host: u16, is_power: bool) -> Option<(u64, u64)> {
+    pub(super) fn crash_files(&mut self, host: u16, is_power: bool) -> Option<String> {
         let host = usize::from(host);
         let files = self.files[host].as_mut()?;
         files.process_crash();
         let world = self.world.as_mut().filter(|_| is_power)?;
-        Some(files.power_loss(&mut world.power_losses[host]))
+        files.power_loss(&mut world.power_losses[host])
     }
 
     /// Takes a blocking job over; it runs later.

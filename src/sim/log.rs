@@ -44,14 +44,11 @@ pub(crate) enum EventKind {
     Turn,
     /// An operation was started: its kind, its descriptor.
     Start,
-    /// An operation completed: its kind, the result (a count, or minus the error code).
+    /// An operation that takes a time of its own, on a file or a name, completed: its kind, the result (a count, or minus
+    /// the error code).
     Complete,
     /// A cancel was requested: the operation's kind, its descriptor.
     Cancel,
-    /// A control call: its kind, its descriptor.
-    Control,
-    /// A timer or deadline of a loop: how late it is.
-    Wake,
     /// Blocking work ran: its number, the virtual time that it took.
     Job,
     /// Random bytes were handed to the program: their number, their hash.
@@ -59,6 +56,8 @@ pub(crate) enum EventKind {
 
     // The network.
     Connect,
+    /// The client's side of a connection is established.
+    Connected,
     Accept,
     Refuse,
     Send,
@@ -66,12 +65,10 @@ pub(crate) enum EventKind {
     Lose,
     Duplicate,
     Reset,
+    /// A FIN was sent.
     Finish,
-    LookUp,
 
-    // Files.
-    FileStart,
-    FileDone,
+    /// A disk misbehaved: how (see [`DISK_FAULTS`]), the number of the sector.
     DiskFault,
 
     // Faults and commands, with a text.
@@ -82,13 +79,22 @@ pub(crate) enum EventKind {
     Resume,
     Signal,
     WallJump,
-    /// A legal but unusual answer of the driver: which, its parameter.
-    Quirk,
     /// The program's or the test's own line.
     Note,
     /// `Sim::sometimes`.
     Mark,
 }
+
+/// The first word of [`EventKind::DiskFault`], as text.
+pub(crate) const DISK_FAULTS: &[&str] = &[
+    "read error",
+    "write error",
+    "no space",
+    "failed sync",
+    "lost write",
+    "misdirected write",
+    "bit rot",
+];
 
 /// How a word of a record is printed.
 #[derive(Clone, Copy)]
@@ -100,33 +106,30 @@ enum Word {
     Host(&'static str),
     Nanos(&'static str),
     Op(&'static str),
+    DiskFault,
 }
 
 impl EventKind {
     fn parts(self) -> (&'static str, Word, Word) {
-        use Word::{Count, Hash, Host, Nanos, Op, Signed, Unused};
+        use Word::{Count, DiskFault, Hash, Host, Nanos, Op, Signed, Unused};
         match self {
             EventKind::Turn => ("turn", Count("entries"), Nanos("took")),
             EventKind::Start => ("start", Op("op"), Signed("fd")),
             EventKind::Complete => ("complete", Op("op"), Signed("result")),
             EventKind::Cancel => ("cancel", Op("op"), Signed("fd")),
-            EventKind::Control => ("control", Op("call"), Signed("fd")),
-            EventKind::Wake => ("wake", Nanos("late"), Unused),
             EventKind::Job => ("blocking job", Count("number"), Nanos("took")),
             EventKind::Entropy => ("entropy", Count("bytes"), Hash("hash")),
             EventKind::Connect => ("connect", Host("to"), Count("port")),
+            EventKind::Connected => ("connected", Host("to"), Unused),
             EventKind::Accept => ("accept", Host("from"), Count("port")),
             EventKind::Refuse => ("refuse", Host("from"), Count("port")),
             EventKind::Send => ("send", Host("to"), Count("bytes")),
             EventKind::Deliver => ("deliver", Host("from"), Count("bytes")),
             EventKind::Lose => ("lose", Host("to"), Count("bytes")),
             EventKind::Duplicate => ("duplicate", Host("to"), Count("bytes")),
-            EventKind::Reset => ("reset", Host("to"), Signed("fd")),
-            EventKind::Finish => ("end of stream", Host("to"), Signed("fd")),
-            EventKind::LookUp => ("look up", Hash("name"), Signed("result")),
-            EventKind::FileStart => ("file start", Op("op"), Count("bytes")),
-            EventKind::FileDone => ("file done", Op("op"), Signed("result")),
-            EventKind::DiskFault => ("disk fault", Count("sector"), Signed("error")),
+            EventKind::Reset => ("reset", Host("to"), Unused),
+            EventKind::Finish => ("end of stream", Host("to"), Unused),
+            EventKind::DiskFault => ("disk fault:", DiskFault, Count("sector")),
             EventKind::Fault => ("fault", Unused, Unused),
             EventKind::Crash => ("crash", Unused, Unused),
             EventKind::Restart => ("restart", Unused, Unused),
@@ -134,7 +137,6 @@ impl EventKind {
             EventKind::Resume => ("resume", Unused, Unused),
             EventKind::Signal => ("signal", Signed("number"), Unused),
             EventKind::WallJump => ("wall clock jumps", Signed("by ns"), Unused),
-            EventKind::Quirk => ("quirk", Count("kind"), Count("value")),
             EventKind::Note => ("note", Unused, Unused),
             EventKind::Mark => ("mark", Unused, Unused),
         }
@@ -186,6 +188,8 @@ pub(crate) struct EventLog {
     op_names: &'static [&'static str],
     /// With [`LogMode::Window`]: name and spawn location of the tasks seen.
     tasks: BTreeMap<(u16, u32), String>,
+    /// With [`LogMode::Window`]: what ran in the turns, by the index of their record.
+    ran: BTreeMap<u64, String>,
 }
 
 impl EventLog {
@@ -201,6 +205,7 @@ impl EventLog {
             hosts: Vec::new(),
             op_names: &[],
             tasks: BTreeMap::new(),
+            ran: BTreeMap::new(),
         }
     }
 
@@ -219,7 +224,7 @@ impl EventLog {
         self.absorb([u64::from(host), hash_text(name), 0, 0]);
     }
 
-    /// The names of the numbers that `Start`, `Complete`, `Cancel`, `Control` and the file events have as first word.
+    /// The names of the numbers that `Start`, `Complete` and `Cancel` have as first word.
     pub(crate) fn name_ops(&mut self, names: &'static [&'static str]) {
         self.op_names = names;
     }
@@ -277,6 +282,22 @@ impl EventLog {
     /// The description of the task of a record, if it was kept.
     pub(crate) fn task(&self, record: &Record) -> Option<&str> {
         self.tasks.get(&(record.host, record.task)).map(String::as_str)
+    }
+
+    /// Keeps what ran in the turn that was recorded last. Not part of the hash.
+    pub(crate) fn describe_turn(&mut self, ran: String) {
+        if let LogMode::Window { from, len } = self.mode
+            && let Some(index) = self.len.checked_sub(1)
+            && index >= from
+            && index - from < len
+        {
+            self.ran.insert(index, ran);
+        }
+    }
+
+    /// What ran in a turn, if it was kept.
+    pub(crate) fn ran(&self, index: u64) -> Option<&str> {
+        self.ran.get(&index).map(String::as_str)
     }
 
     /// The hash of everything recorded so far.
@@ -378,6 +399,7 @@ impl EventLog {
             Word::Signed(label) => write!(out, " {label}={}", value as i64),
             Word::Hash(label) => write!(out, " {label}={value:016x}"),
             Word::Host(label) => write!(out, " {label} {}", self.host_name(value as u16)),
+            Word::DiskFault => write!(out, " {}", DISK_FAULTS.get(value as usize).unwrap_or(&"unknown")),
             Word::Nanos(label) => write!(out, " {label} {} us", value as f64 / 1_000.0),
             Word::Op(label) => match self.op_names.get(value as usize) {
                 Some(name) => write!(out, " {name}"),
@@ -404,7 +426,8 @@ impl EventLog {
         Ok(())
     }
 
-    /// The end of the timeline for a reader of a failure: the last events with a text, and the very last of all kinds.
+    /// The end of the timeline for a reader of a failure: the last events with a text, and the very last of all kinds but
+    /// turns, which show nothing that the program did.
     pub(crate) fn last_lines(&self, count: usize) -> Vec<String> {
         let texts = self.entries().filter(|(.., text)| text.is_some()).count();
         let from_text = texts.saturating_sub(count);
@@ -414,7 +437,7 @@ impl EventLog {
         for (index, record, text) in self.entries() {
             let is_late_text = text.is_some() && text_number >= from_text;
             text_number += usize::from(text.is_some());
-            if is_late_text || index >= from_index {
+            if is_late_text || index >= from_index && record.kind != EventKind::Turn {
                 lines.push(self.line(record, text));
             }
         }

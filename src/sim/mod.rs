@@ -78,8 +78,9 @@ pub(crate) mod files;
 mod host;
 mod kernel;
 mod link;
-#[allow(dead_code, reason = "the log knows kinds of events that are not recorded yet")]
 pub(crate) mod log;
+#[cfg(feature = "sim")]
+pub(crate) mod misuse;
 mod names;
 mod net;
 mod ops;

@@ -1,6 +1,7 @@
 //! On Windows the simulated kernel has no files: programs use the real ones.
 
 use std::io::SeekFrom;
+use std::path::PathBuf;
 use std::time::SystemTime;
 
 use crate::rand::Rng;
@@ -33,6 +34,14 @@ impl Files {
         match *self {}
     }
 
+    pub(crate) fn missing(&self) -> impl Iterator<Item = PathBuf> {
+        std::iter::empty()
+    }
+
+    pub(crate) fn take_faults(&mut self, _record: impl FnMut(u64, u64)) {
+        match *self {}
+    }
+
     /// # Safety
     ///
     /// None: there are no files.
@@ -47,7 +56,7 @@ impl Files {
         match *self {}
     }
 
-    pub(crate) fn power_loss(&mut self, _rng: &mut Rng) -> (u64, u64) {
+    pub(crate) fn power_loss(&mut self, _rng: &mut Rng) -> Option<String> {
         match *self {}
     }
 

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::SystemTime;
 
+use super::driver::op_kind;
 use super::files::Files;
 use super::log::EventKind;
 use super::names::Zone;
@@ -158,6 +159,11 @@ impl LoopOps {
                 // SAFETY: as above.
                 (&Op::LookUp { query, out }, Some(zone)) => unsafe {
                     *out = zone.look_up(&*query);
+                    if let Some(wire) = &mut network.wire {
+                        let count = (*out).as_ref().map_or(-1, |addrs| addrs.len() as i64);
+                        wire.log
+                            .record(wire.now, self.host, EventKind::Complete, op_kind(op), count as u64);
+                    }
                     Some(OpResult::new(Ok(0)))
                 },
                 // In a world, file operations take time.
@@ -187,13 +193,19 @@ impl LoopOps {
                     continue;
                 }
             };
-            if let (Op::File(file_op), Some(wire)) = (op, &mut network.wire) {
+            if let (Op::File(_), Some(wire)) = (op, &mut network.wire) {
                 let value = match result.res() {
                     Ok(count) => i64::from(count),
                     Err(code) => -i64::from(code),
                 };
-                let (now, kind) = (wire.now, super::driver::file_kind(file_op));
-                wire.log.record(now, self.host, EventKind::FileDone, kind, value as u64);
+                if let Some((files, _)) = &mut files {
+                    files.take_faults(|fault, sector| {
+                        wire.log
+                            .record(wire.now, self.host, EventKind::DiskFault, fault, sector);
+                    });
+                }
+                wire.log
+                    .record(wire.now, self.host, EventKind::Complete, op_kind(op), value as u64);
             }
             self.slots[at as usize].op = std::ptr::null();
             self.counters.completions += 1;

@@ -99,14 +99,59 @@ pub(crate) fn message(payload: &(dyn std::any::Any + Send)) -> String {
 fn backtrace() -> Vec<String> {
     let backtrace = std::backtrace::Backtrace::capture();
     match backtrace.status() {
-        std::backtrace::BacktraceStatus::Captured => backtrace.to_string().lines().map(str::to_owned).collect(),
+        std::backtrace::BacktraceStatus::Captured => program_frames(&backtrace.to_string()),
         _ => Vec::new(),
     }
+}
+
+/// The frames of a printed stack that are the program's. Those of windlass, the standard library and the test harness,
+/// which are most of them and the same in every run, are left out.
+fn program_frames(stack: &str) -> Vec<String> {
+    let mut frames: Vec<(String, Option<String>)> = Vec::new();
+    for line in stack.lines().map(str::trim) {
+        match (line.strip_prefix("at "), line.split_once(": ")) {
+            (Some(place), _) => {
+                if let Some((_, frame_place)) = frames.last_mut() {
+                    *frame_place = Some(place.to_owned());
+                }
+            }
+            (None, Some((_number, function))) => frames.push((function.to_owned(), None)),
+            (None, None) => {}
+        }
+    }
+    let current = std::env::current_dir().unwrap_or_default();
+    let is_the_programs = |place: &str| {
+        // Paths below the current directory are printed as relative ones. The C library has such paths too.
+        let path = current.join(place.strip_prefix("./").unwrap_or(place));
+        let own = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+        place.contains(".rs:") && !place.starts_with("/rustc/") && !path.starts_with(own)
+    };
+    frames
+        .into_iter()
+        .filter_map(|(function, place)| Some((function, place.filter(|place| is_the_programs(place))?)))
+        .map(|(function, place)| format!("in {function} at {place}"))
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stack_shows_the_frames_of_the_program() {
+        let own = concat!(env!("CARGO_MANIFEST_DIR"), "/src/sim/world.rs:877:33");
+        let stack = format!(
+            "   0: core::panicking::panic_fmt\n             at /rustc/0/library/core/src/panicking.rs:80:14\n   \
+             1: kv::tests::survives::{{{{closure}}}}\n             at ./tests/kv.rs:27:5\n   \
+             2: turn\n             at {own}\n   \
+             3: start_thread\n             at ./nptl/pthread_create.c:442:8\n   \
+             4: __unresolved\n"
+        );
+        assert_eq!(
+            program_frames(&stack),
+            ["in kv::tests::survives::{{closure}} at ./tests/kv.rs:27:5"]
+        );
+    }
 
     #[test]
     fn panics_are_kept_with_their_place_and_only_inside() {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::sim::determinism::Difference;
 use crate::sim::log::{EventLog, LogMode};
+use crate::sim::misuse;
 use crate::sim::settings::{Outcome, RunSettings};
 use crate::sim::shrink::{self, Budget};
 
@@ -23,6 +24,8 @@ pub(crate) struct Test {
     pub(crate) name: String,
     /// What to type before the name: `cargo test --features sim --test kv`.
     pub(crate) command: String,
+    /// What to type at the end: for a test that does not run by default, ` --include-ignored`.
+    pub(crate) flags: &'static str,
     /// Where logs are written.
     pub(crate) folder: PathBuf,
 }
@@ -46,6 +49,7 @@ impl Test {
         Test {
             name,
             command: cargo_command(&program, &typed),
+            flags: test_flags(std::env::args()),
             folder: target.join("sim"),
         }
     }
@@ -57,8 +61,8 @@ impl Test {
             set => format!(" WINDLASS_SIM_SET={set}"),
         };
         format!(
-            "WINDLASS_SIM_SEED={:#x}{set} {} {} -- --exact --nocapture",
-            settings.seed, self.command, self.name
+            "WINDLASS_SIM_SEED={:#x}{set} {} {} -- --exact --nocapture{}",
+            settings.seed, self.command, self.name, self.flags
         )
     }
 }
@@ -113,6 +117,14 @@ fn cargo_command(program: &Path, typed: &[String]) -> String {
         push(&mut command, &format!("--test {binary}"));
     }
     command
+}
+
+/// The flags of the test binary that a replay needs too.
+fn test_flags(mut args: impl Iterator<Item = String>) -> &'static str {
+    match args.any(|arg| arg == "--ignored" || arg == "--include-ignored") {
+        true => " --include-ignored",
+        false => "",
+    }
 }
 
 /// The words of the command that started this process, if it is cargo's and the system shows it (Linux).
@@ -181,6 +193,17 @@ pub(crate) fn failure(
     }
     for line in last.failure.as_ref().unwrap_or(&failure).details.iter() {
         let _ = writeln!(text, "  {line}");
+    }
+    for warning in &outcome.warnings {
+        let _ = writeln!(text, "  warning: {warning}");
+    }
+    for (host, path) in &outcome.missing {
+        if let Some(hint) = misuse::missing_file(host, path) {
+            let _ = writeln!(text, "  hint: {hint}");
+        }
+    }
+    if failure.message.contains("(os error 2)") && outcome.missing.is_empty() {
+        let _ = writeln!(text, "  hint: {}", misuse::FOREIGN_FILE);
     }
     let suffix = if shown.knobs == settings.knobs { "" } else { "-shrunk" };
     let _ = writeln!(
@@ -293,6 +316,14 @@ mod tests {
             command == "cargo test --lib" || std::env::var("CARGO_PKG_NAME").is_err(),
             "{command}"
         );
+    }
+
+    #[test]
+    fn a_replay_of_an_ignored_test_asks_for_it() {
+        let flags = |args: &[&str]| test_flags(args.iter().map(|arg| (*arg).to_owned()));
+        assert_eq!(flags(&["kv", "survives", "--exact"]), "");
+        assert_eq!(flags(&["kv", "--ignored", "survives"]), " --include-ignored");
+        assert_eq!(flags(&["kv", "--include-ignored"]), " --include-ignored");
     }
 
     #[test]

@@ -26,8 +26,13 @@ impl Streams {
 
 /// A 64-bit hash of a text that is the same on every platform and in every version of Rust: FNV-1a.
 pub(crate) fn hash_text(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    hash_bytes(text.as_bytes())
+}
+
+/// As [`hash_text`].
+pub(crate) fn hash_bytes(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
 }
 

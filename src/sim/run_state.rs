@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::sim::chaos::{Chaos, Episode, Fault};
@@ -20,6 +21,8 @@ pub(crate) struct RunState {
     marks: BTreeMap<String, u64>,
     /// The first failure.
     failure: Option<Failure>,
+    pub(crate) warnings: Vec<String>,
+    pub(crate) missing: Vec<(String, PathBuf)>,
 }
 
 impl RunState {
@@ -32,6 +35,8 @@ impl RunState {
             episodes: Vec::new(),
             marks: BTreeMap::new(),
             failure: None,
+            warnings: Vec::new(),
+            missing: Vec::new(),
         }
     }
 
@@ -106,6 +111,8 @@ impl RunState {
             episodes: self.episodes,
             marks: self.marks,
             hosts,
+            warnings: self.warnings,
+            missing: self.missing,
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -20,6 +21,8 @@ pub(crate) struct RunSettings {
     pub(crate) time_limit: Duration,
     /// The run fails after this many events.
     pub(crate) event_limit: u64,
+    /// Observes each task and callback that runs, to name it in a report: see `misuse`. Has no effect on what happens.
+    pub(crate) watches_entries: bool,
 }
 
 impl RunSettings {
@@ -30,6 +33,7 @@ impl RunSettings {
             log: LogMode::Tail,
             time_limit: Duration::from_secs(3_600),
             event_limit: 100_000_000,
+            watches_entries: false,
         }
     }
 }
@@ -175,6 +179,10 @@ pub(crate) struct Outcome {
     pub(crate) marks: BTreeMap<String, u64>,
     /// The number of hosts that the test started.
     pub(crate) hosts: usize,
+    /// Misuse that does not fail a run.
+    pub(crate) warnings: Vec<String>,
+    /// Paths that a program did not find, with its host.
+    pub(crate) missing: Vec<(String, PathBuf)>,
 }
 
 /// A size of the test: see `Sim::size`.

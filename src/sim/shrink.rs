@@ -232,6 +232,8 @@ mod tests {
             episodes: (0..10).map(|number| format!("episode {number}")).collect(),
             marks: Default::default(),
             hosts: settings.knobs.hosts.unwrap_or(3),
+            warnings: Vec::new(),
+            missing: Vec::new(),
         }
     }
 

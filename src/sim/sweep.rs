@@ -2,7 +2,7 @@
 //!
 //! Everything here works on a function from [`RunSettings`] to [`Outcome`] and knows nothing of the world that runs it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{IsTerminal, Write as _};
 use std::ops::Range;
@@ -20,6 +20,9 @@ use crate::sim::shrink::Budget;
 
 /// Every how many seeds one runs twice, to check that it is deterministic.
 const CHECK_EVERY: u64 = 64;
+
+/// Warnings of a sweep that are kept and printed.
+const MAX_WARNINGS: usize = 8;
 
 /// Sweeps that take less report no progress.
 const QUIET: Duration = Duration::from_secs(5);
@@ -107,6 +110,9 @@ pub struct Report {
     pub marks: BTreeMap<String, u64>,
     /// The combined hash of all event logs: equal for two sweeps that did the same.
     pub hash: u64,
+    /// Calls that left the simulation, with what to use instead: blocking calls (on Linux), files of the machine. They
+    /// are searched for in the seeds that run twice, and printed to standard error too.
+    pub warnings: BTreeSet<String>,
 }
 
 impl Report {
@@ -119,6 +125,15 @@ impl Report {
             .collect()
     }
 
+    /// Keeps and prints warnings that are new.
+    fn warn(&mut self, warnings: &[String]) {
+        for warning in warnings {
+            if self.warnings.len() < MAX_WARNINGS && self.warnings.insert(warning.clone()) {
+                eprintln!("sim: warning: {warning}");
+            }
+        }
+    }
+
     fn add(&mut self, seed: u64, outcome: &Outcome) {
         self.seeds += 1;
         self.events += outcome.log.len();
@@ -127,6 +142,7 @@ impl Report {
         self.hash = self
             .hash
             .wrapping_add(crate::rand::mix(outcome.log.hash() ^ crate::rand::mix(seed)));
+        self.warn(&outcome.warnings);
         for (name, count) in &outcome.marks {
             *self.marks.entry(name.clone()).or_default() += u64::from(*count > 0);
         }
@@ -192,6 +208,8 @@ fn guarded(run: &Run<'_>, settings: &RunSettings) -> Outcome {
                 episodes: Vec::new(),
                 marks: BTreeMap::new(),
                 hosts: 0,
+                warnings: Vec::new(),
+                missing: Vec::new(),
             }
         })
     })
@@ -230,11 +248,19 @@ pub(crate) fn sweep(
                 _ => return,
             };
             let settings = settings(seed);
+            let switches = crate::sys::voluntary_switches();
             let outcome = run(&settings);
             let is_checked = environment.check || (seed - seeds.start).is_multiple_of(CHECK_EVERY);
-            let second = is_checked
-                .then(|| run(&settings))
-                .filter(|second| second.log.hash() != outcome.log.hash());
+            let second = is_checked.then(|| {
+                run(&RunSettings {
+                    watches_entries: crate::sys::voluntary_switches() != switches,
+                    ..settings.clone()
+                })
+            });
+            if let Some(second) = &second {
+                lock(&progress).report.warn(&second.warnings);
+            }
+            let second = second.filter(|second| second.log.hash() != outcome.log.hash());
             if outcome.failure.is_some() || second.is_some() {
                 let mut failed = lock(&failed);
                 if failed.as_ref().is_none_or(|(other, ..)| seed < *other) {
@@ -385,6 +411,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("windlass-sim-{}-{name}", std::process::id()));
         Test {
             name: "kv::survives".into(),
+            flags: "",
             command: "cargo test --test kv".into(),
             folder,
         }
@@ -416,6 +443,8 @@ mod tests {
             episodes: vec!["0.1-0.2 s: a loses power".into()],
             marks: [("leader changed".into(), settings.seed % 2), ("never".into(), 0)].into(),
             hosts: 1,
+            warnings: Vec::new(),
+            missing: Vec::new(),
         }
     }
 

@@ -26,6 +26,7 @@ use super::host::{Crash, Host, HostInfo, Program};
 use super::kernel::{Kernel, START};
 use super::link::{Dist, Link, nanos};
 use super::log::{EventKind, EventLog, LogMode};
+use super::misuse;
 use super::names::{Lookup, Zone};
 use super::net::{Network, Table, Wire};
 use super::panics;
@@ -102,13 +103,21 @@ struct LoopNotifier {
     notified: Arc<Notified>,
 }
 
+impl Notified {
+    /// Remembers a thread that is not the world's. Called for every event that is sent to a loop.
+    fn check_thread(&self) {
+        let thread = std::thread::current();
+        if thread.id() != self.thread {
+            let name = thread.name().unwrap_or("without a name").to_owned();
+            lock(&self.foreign).get_or_insert(name);
+            self.is_any.store(true, SeqCst);
+        }
+    }
+}
+
 impl Notify for LoopNotifier {
     fn notify(&self) {
-        let thread = std::thread::current();
-        if thread.id() != self.notified.thread {
-            let name = thread.name().unwrap_or("without a name").to_owned();
-            lock(&self.notified.foreign).get_or_insert(name);
-        }
+        self.notified.check_thread();
         lock(&self.notified.loops).push(self.loop_index);
         self.notified.is_any.store(true, SeqCst);
     }
@@ -296,8 +305,8 @@ impl WorldState {
         }));
     }
 
-    /// Ends the process of a host, or its power: from now on its loops reach nothing.
-    fn crash(&self, host: u16, crash: Crash) {
+    /// Ends the process of a host, or its power: from now on its loops reach nothing. Returns what its disk has lost.
+    fn crash(&self, host: u16, crash: Crash) -> Option<String> {
         let loops = {
             let info = &mut self.hosts.borrow_mut()[usize::from(host)];
             info.running = 0;
@@ -315,12 +324,9 @@ impl WorldState {
         let lost = kernel.crash_files(host, crash == Crash::Power && !self.settings.knobs.off.disk);
         kernel.distribute();
         drop(kernel);
-        if let Some((lost, unsynced)) = lost {
-            let text = format!("{lost} of {unsynced} unsynced changes of its disk are lost");
-            self.note(host, EventKind::Crash, text);
-        }
         let bury = |loop_index| Command::Bury { loop_index };
         self.commands.borrow_mut().extend(loops.into_iter().map(bury));
+        lost
     }
 }
 
@@ -500,9 +506,21 @@ impl Sim {
     /// Nothing happens if it does not run.
     #[track_caller]
     pub fn crash(&self, host: &str, crash: Crash) {
-        let number = self.state.host(host);
-        self.state.note(number, EventKind::Crash, format!("{crash:?}"));
-        self.state.crash(number, crash);
+        let host = self.state.host(host);
+        match crash {
+            Crash::Process => {
+                self.state.note(host, EventKind::Crash, "the process is killed");
+                self.state.crash(host, crash);
+            }
+            // A host without power sends nothing, so no event stands before this line.
+            Crash::Power => {
+                let text = match self.state.crash(host, crash) {
+                    Some(lost) => format!("no power; {lost}"),
+                    None => "no power".to_owned(),
+                };
+                self.state.note(host, EventKind::Crash, text);
+            }
+        }
     }
 
     /// Starts a host again that has crashed or ended, with the same files. One that runs is killed first.
@@ -792,7 +810,10 @@ impl World {
         let driver = SimDriver::in_world(&self.state.kernel, host, loop_index, notifier);
         // The default depends on the machine, and a run must not.
         let builder = Builder::new().max_blocking_threads(JOBS).max_file_threads(JOBS);
-        let event_loop = configure(builder).with_driver(Box::new(driver)).build()?;
+        let builder = configure(builder).watch_entries(self.state.settings.watches_entries);
+        let event_loop = builder.with_driver(Box::new(driver)).build()?;
+        let notified = self.state.notified.clone();
+        event_loop.core().inbox.watch(move || notified.check_thread());
         let state = self.state.clone();
         event_loop.set_exception_handler(move |exception| match exception.panic_payload() {
             Some(payload) => state.fail_by_panic(payload),
@@ -894,6 +915,9 @@ impl World {
         }
         if let Some(wire) = &mut kernel.network.wire {
             wire.log.record(now, host, EventKind::Turn, entries, cost);
+            if self.state.settings.watches_entries {
+                wire.log.describe_turn(misuse::take_ran());
+            }
         }
     }
 
@@ -1011,9 +1035,7 @@ impl World {
         if let Some(name) = lock(&notified.foreign).take() {
             self.state.fail(Failure {
                 kind: FailureKind::Misuse,
-                message: format!(
-                    "the thread '{name}' woke a loop of the simulation, which cannot order it: use spawn_blocking or a host"
-                ),
+                message: misuse::foreign_thread(&name),
                 location: None,
                 details: Vec::new(),
             });
@@ -1030,7 +1052,11 @@ impl World {
             kind: FailureKind::Deadlock,
             message: "deadlock: no event is left, and the test has not ended".to_owned(),
             location: None,
-            details: self.dumps(),
+            details: self
+                .dumps()
+                .into_iter()
+                .chain([format!("hint: {}", misuse::DEADLOCK)])
+                .collect(),
         }
     }
 
@@ -1059,6 +1085,7 @@ impl World {
         for event_loop in self.loops.drain(..).rev().flatten() {
             event_loop.abandon();
         }
+        self.collect_misuse();
         let jobs = std::mem::take(&mut self.state.kernel.borrow_mut().shared().jobs);
         drop(jobs);
         let calls = self.state.calls.take();
@@ -1072,6 +1099,22 @@ impl World {
         let mut run = self.state.run.replace(ended);
         run.log = wire.expect("the world has wires").log;
         run.into_outcome(elapsed, started)
+    }
+}
+
+impl World {
+    /// What the report says about calls that left the simulation.
+    fn collect_misuse(&self) {
+        let mut kernel = self.state.kernel.borrow_mut();
+        let mut run = self.state.run.borrow_mut();
+        run.warnings = misuse::take_blocked();
+        let real_files = std::mem::take(&mut kernel.shared().real_files);
+        run.warnings.extend(real_files.into_iter().map(misuse::real_file));
+        for (host, files) in kernel.files.iter().enumerate() {
+            let missing = files.iter().flat_map(Files::missing);
+            let name = self.state.name_of(host as u16);
+            run.missing.extend(missing.map(|path| (name.clone(), path)));
+        }
     }
 }
 

@@ -27,6 +27,11 @@ mod name;
 mod open_flags;
 mod paths;
 mod socket_options;
+#[cfg(all(feature = "sim", target_os = "linux", not(miri)))]
+mod switches;
+#[cfg(all(feature = "sim", not(all(target_os = "linux", not(miri)))))]
+#[path = "no_switches.rs"]
+mod switches;
 #[cfg(unix)]
 mod unix;
 #[cfg(windows)]
@@ -52,6 +57,8 @@ pub use paths::{CopyResult, DirItem, DirList};
 pub(crate) use socket_options::connected;
 pub use socket_options::{Credentials, KeepAlive, SocketKind, SocketOption};
 pub(crate) use socket_options::{bind, get_option, listen, local_name, peer_name, reset, set_option, shutdown};
+#[cfg(feature = "sim")]
+pub(crate) use switches::voluntary_switches;
 #[cfg(unix)]
 pub(crate) use unix::*;
 #[cfg(unix)]

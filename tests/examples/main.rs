@@ -321,6 +321,14 @@ fn echo_protocol() {
 }
 
 #[test]
+fn replicated_log() {
+    for driver in drivers() {
+        let printed = printed(example("replicated_log", driver).arg("--demo"));
+        assert!(printed.contains("the demo succeeded"), "on {driver}: {printed}");
+    }
+}
+
+#[test]
 fn line_chat() {
     for driver in drivers() {
         let printed = printed(example("line_chat", driver).arg("--demo"));

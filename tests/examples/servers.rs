@@ -174,6 +174,7 @@ fn a_closed_output_does_not_panic() {
         ("watch", &[]),
         ("echo_protocol", &["--demo"]),
         ("line_chat", &["--demo"]),
+        ("replicated_log", &["--demo"]),
         ("proxy", &["--demo"]),
         ("udp_echo", &["--demo"]),
         ("echo", &["--help"]),

@@ -10,8 +10,11 @@ mod determinism;
 mod disks;
 mod echo;
 mod failures;
+mod misuse;
 mod network;
 mod processes;
+#[cfg(unix)]
+mod replicated_log;
 mod retry;
 mod shutdown;
 

@@ -9,18 +9,38 @@ use std::rc::Rc;
 use std::time::SystemTime;
 
 use super::inode::{Dir, EntryName, Ino, Node, Sector};
-use super::journal::{EntryKey, InodeLog, Journal, Order, SectorLog, Version};
+use super::journal::{Edit, EntryKey, InodeLog, Journal, Order, SectorLog, Version};
 use super::{FileSystem, ROOT};
 use crate::sim::rng::Rng;
 
 /// What a power loss changed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(crate) struct Loss {
     /// Unsynced changes of sectors, sizes, modes and names.
-    pub(crate) unsynced: u64,
+    unsynced: u64,
     /// How many of them did not reach the disk in their last version.
-    pub(crate) lost: u64,
+    lost: u64,
+    /// The paths that they concern, as they were before.
+    paths: BTreeSet<String>,
 }
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Loss { unsynced, lost, paths } = self;
+        write!(f, "{lost} of {unsynced} unsynced changes are lost")?;
+        for (number, path) in paths.iter().enumerate() {
+            match number {
+                0 => write!(f, ": {path}")?,
+                1..MAX_PATHS => write!(f, ", {path}")?,
+                _ => return write!(f, ", and {} more", paths.len() - MAX_PATHS),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Paths that the text of a [`Loss`] names.
+const MAX_PATHS: usize = 4;
 
 /// The error of [`crash_images`](super::image::DiskHandle::crash_images): there are more images than the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,18 +72,18 @@ struct Choice {
 }
 
 impl FileSystem {
-    /// Replaces the page cache by what a power loss leaves. No file is open afterwards.
-    pub(crate) fn power_loss(&mut self, rng: &mut Rng) -> Loss {
-        let Some(journal) = &self.journal else {
-            return Loss::default();
-        };
+    /// Replaces the page cache by what a power loss leaves. No file is open afterwards. `None` if everything was synced.
+    pub(crate) fn power_loss(&mut self, rng: &mut Rng) -> Option<Loss> {
+        let journal = self.journal.as_ref()?;
         let mut loss = Loss::default();
         let (survivors, last) = journal.random_survivors(rng);
         loss.unsynced += survivors.len() as u64;
         loss.lost += survivors.iter().filter(|&&survives| !survives).count() as u64;
+        let mut lossy = BTreeSet::new();
         let mut choices = BTreeMap::new();
         for (&ino, log) in &journal.inodes {
             let mut choice = Choice::default();
+            let lost_before = loss.lost;
             if let Some(newest) = log.sizes.last() {
                 let version = pick(journal.possible(&log.sizes, last), rng);
                 loss.add(version.seq < newest.seq);
@@ -97,9 +117,45 @@ impl FileSystem {
                 choice.sectors.push((index, bytes));
             }
             choices.insert(ino, choice);
+            if loss.lost > lost_before {
+                lossy.insert(ino);
+            }
+        }
+        if loss.lost > 0 {
+            let changes = journal.changes.iter().zip(&survivors);
+            let lost = changes.filter(|(_, survives)| !**survives);
+            let names: BTreeSet<EntryKey> = lost
+                .flat_map(|(change, _)| change.edits.iter().map(Edit::key))
+                .collect();
+            self.find_paths(
+                ROOT,
+                "",
+                &mut |dir, name, ino| lossy.contains(&ino) || names.contains(&(dir, name.clone())),
+                &mut loss.paths,
+            );
         }
         *self = self.assemble(&journal.surviving_entries(&survivors), &choices);
-        loss
+        (loss.unsynced > 0).then_some(loss)
+    }
+
+    /// The paths below a directory whose entry is wanted.
+    fn find_paths(
+        &self,
+        dir: Ino,
+        path: &str,
+        is_wanted: &mut dyn FnMut(Ino, &EntryName, Ino) -> bool,
+        found: &mut BTreeSet<String>,
+    ) {
+        let Node::Dir(Dir { entries, .. }) = &self.inode(dir).node else {
+            return;
+        };
+        for (name, &ino) in entries {
+            let path = format!("{path}/{}", String::from_utf8_lossy(name));
+            self.find_paths(ino, &path, is_wanted, found);
+            if is_wanted(dir, name, ino) {
+                found.insert(path);
+            }
+        }
     }
 
     /// All images that a power loss could leave now, without duplicates. Times are not compared.

@@ -234,6 +234,20 @@ pub(crate) struct Faults {
     delay: u64,
     stall: Episode,
     throttle: Episode,
+    /// What has happened since the log took it, with its sector.
+    happened: Vec<(Happened, u64)>,
+}
+
+/// What a disk did wrong. The numbers are those of [`DISK_FAULTS`](crate::sim::log::DISK_FAULTS).
+#[derive(Clone, Copy)]
+enum Happened {
+    ReadError,
+    WriteError,
+    NoSpace,
+    FailedSync,
+    LostWrite,
+    MisdirectedWrite,
+    BitRot,
 }
 
 /// The current or next stretch of time in which a disk misbehaves, in nanoseconds.
@@ -256,6 +270,7 @@ impl Faults {
             delay: 0,
             stall: Episode::default(),
             throttle: Episode::default(),
+            happened: Vec::new(),
         }
     }
 
@@ -288,6 +303,13 @@ impl Faults {
         self.unreadable.clear();
     }
 
+    /// Hands over what has happened since the last call.
+    pub(crate) fn take_happened(&mut self, mut record: impl FnMut(u64, u64)) {
+        for (what, sector) in self.happened.drain(..) {
+            record(what as u64, sector);
+        }
+    }
+
     fn has(&self, error: DiskError) -> bool {
         self.errors.contains(&error)
     }
@@ -313,14 +335,16 @@ impl Faults {
         if offset >= end {
             return Ok(len);
         }
+        let (first, last) = (offset / fs.sector(), (end - 1) / fs.sector());
         if self.has(DiskError::Read) {
+            self.happened.push((Happened::ReadError, first));
             return Err(EIO);
         }
-        let (first, last) = (offset / fs.sector(), (end - 1) / fs.sector());
         if self.rng.chance(self.config.read_errors) {
             self.unreadable.insert((ino, self.rng.range(first..=last)));
         }
-        if self.unreadable.range((ino, first)..=(ino, last)).next().is_some() {
+        if let Some(&(_, sector)) = self.unreadable.range((ino, first)..=(ino, last)).next() {
+            self.happened.push((Happened::ReadError, sector));
             return Err(EIO);
         }
         Ok(self.shorten(self.config.short_reads, end - offset).unwrap_or(len))
@@ -328,14 +352,17 @@ impl Faults {
 
     /// How many bytes a write may take.
     pub(crate) fn before_write(&mut self, fs: &FileSystem, ino: Ino, offset: u64, len: u64) -> Result<u64, i32> {
+        let first = offset / fs.sector();
         if self.rng.chance(self.config.write_errors) || self.has(DiskError::Write) {
+            self.happened.push((Happened::WriteError, first));
             return Err(EIO);
         }
         if self.has(DiskError::NoSpace) {
+            self.happened.push((Happened::NoSpace, first));
             return Err(ENOSPC);
         }
         let len = self.shorten(self.config.short_writes, len).unwrap_or(len);
-        let (first, last) = (offset / fs.sector(), offset.saturating_add(len - 1) / fs.sector());
+        let last = offset.saturating_add(len - 1) / fs.sector();
         let written: Vec<_> = self.unreadable.range((ino, first)..=(ino, last)).copied().collect();
         for sector in written {
             self.unreadable.remove(&sector);
@@ -354,6 +381,8 @@ impl Faults {
         };
         let dirty = journal.dirty_sectors(ino);
         if self.rng.chance(self.config.sync_errors) || self.has(DiskError::Sync) {
+            let first = dirty.first().copied().unwrap_or_default();
+            self.happened.push((Happened::FailedSync, first));
             for index in dirty {
                 journal.lose(ino, index, |stored| stored.cloned());
             }
@@ -382,6 +411,13 @@ impl Faults {
         let Some(journal) = &mut fs.journal else {
             return Ok(());
         };
+        let happened = match () {
+            () if is_misdirected => Some(Happened::MisdirectedWrite),
+            () if is_lost => Some(Happened::LostWrite),
+            () if is_rotten => Some(Happened::BitRot),
+            () => None,
+        };
+        self.happened.extend(happened.map(|what| (what, index)));
         if is_lost || is_misdirected {
             journal.lose(ino, index, |stored| stored.cloned());
         } else if is_rotten {

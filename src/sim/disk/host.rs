@@ -33,12 +33,12 @@ impl Files {
         }
     }
 
-    /// The power fails: of what is not durable, `rng` decides what survives. No file is open afterwards. Returns how many
-    /// unsynced changes were lost, of how many.
-    pub(crate) fn power_loss(&mut self, rng: &mut Rng) -> (u64, u64) {
+    /// The power fails: of what is not durable, `rng` decides what survives. No file is open afterwards. Returns what was
+    /// lost, as text; `None` if everything was synced.
+    pub(crate) fn power_loss(&mut self, rng: &mut Rng) -> Option<String> {
         self.process_crash();
         let loss = self.volume.borrow_mut().fs.power_loss(rng);
-        (loss.lost, loss.unsynced)
+        loss.map(|loss| loss.to_string())
     }
 
     /// From now on, operations of this kind fail.

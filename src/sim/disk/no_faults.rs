@@ -19,6 +19,10 @@ impl Faults {
         match *self {}
     }
 
+    pub(crate) fn take_happened(&mut self, _: impl FnMut(u64, u64)) {
+        match *self {}
+    }
+
     pub(crate) fn sync(&mut self, _: &mut FileSystem, _: Ino, _: bool) -> Result<(), i32> {
         match *self {}
     }

@@ -383,7 +383,11 @@ impl Network {
         wire.log.record(
             wire.now,
             conn.ends[from].host,
-            EventKind::Send,
+            match kind {
+                SegmentKind::Data => EventKind::Send,
+                SegmentKind::Fin => EventKind::Finish,
+                SegmentKind::Established => EventKind::Connected,
+            },
             conn.ends[to].host.into(),
             len as u64,
         );
