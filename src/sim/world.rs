@@ -62,6 +62,9 @@ pub(super) struct WorldState {
     calls: RefCell<Table<Call>>,
     /// How many generators the test has asked for.
     rngs: Cell<u32>,
+    /// The run fails when its clock gets here, or after this many events.
+    time_limit: Cell<Duration>,
+    event_limit: Cell<u64>,
     notified: Arc<Notified>,
 }
 
@@ -557,6 +560,16 @@ impl Sim {
             .with_clock(host, |clock| clock.wall_offset = clock.wall_offset.saturating_add(by));
     }
 
+    /// How long the test may take in virtual time before the run fails. By default one hour.
+    pub fn time_limit(&self, limit: Duration) {
+        self.state.time_limit.set(limit);
+    }
+
+    /// How many events the test may take before the run fails. By default 100 million.
+    pub fn event_limit(&self, limit: u64) {
+        self.state.event_limit.set(limit);
+    }
+
     /// Calls `call` after this time, between the turns of all loops.
     pub fn after(&self, delay: Duration, call: impl FnOnce(Sim) + 'static) {
         let call = self.state.calls.borrow_mut().insert(Box::new(call));
@@ -736,6 +749,8 @@ impl World {
             commands: RefCell::default(),
             calls: RefCell::default(),
             rngs: Cell::new(0),
+            time_limit: Cell::new(settings.time_limit),
+            event_limit: Cell::new(settings.event_limit),
             notified: Arc::new(Notified {
                 is_any: AtomicBool::new(false),
                 loops: Mutex::default(),
@@ -813,12 +828,12 @@ impl World {
             return self.state.fail(self.deadlock());
         };
         self.events += 1;
-        let limits = &self.state.settings;
+        let (time_limit, event_limit) = (self.state.time_limit.get(), self.state.event_limit.get());
         let elapsed = Duration::from_nanos(at).saturating_sub(START);
-        if elapsed > limits.time_limit || self.events > limits.event_limit {
-            let message = match elapsed > limits.time_limit {
-                true => format!("the test has not ended after {:?} of virtual time", limits.time_limit),
-                false => format!("the test has not ended after {} events", limits.event_limit),
+        if elapsed > time_limit || self.events > event_limit {
+            let message = match elapsed > time_limit {
+                true => format!("the test has not ended after {time_limit:?} of virtual time"),
+                false => format!("the test has not ended after {event_limit} events"),
             };
             return self.state.fail(Failure {
                 kind: FailureKind::Limit,
