@@ -226,8 +226,8 @@ impl EventLog {
         self.op_names = names;
     }
 
-    /// Appends an event, in the name of the task that is running.
-    #[inline]
+    /// Appends an event, in the name of the task that is running. Not inlined: its arguments fit into registers.
+    #[inline(never)]
     pub(crate) fn record(&mut self, at_ns: u64, host: u16, kind: EventKind, a: u64, b: u64) {
         if self.mode == LogMode::Off {
             return;
@@ -248,7 +248,7 @@ impl EventLog {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn append(&mut self, record: Record) {
         let meta = u64::from(record.host) | u64::from(record.kind as u16) << 16 | u64::from(record.task) << 32;
         self.absorb([record.at_ns, meta, record.a, record.b]);

@@ -35,7 +35,7 @@ use super::run_state::RunState;
 use super::schedule::{Event, HostClock, Schedule};
 use super::settings::{Failure, FailureKind, Outcome, RunSettings};
 use super::sweep::{Environment, Failed, Report};
-use crate::driver::{Notify, OpId, Wait};
+use crate::driver::{Notify, Wait};
 use crate::rand::Rng;
 use crate::signal::SignalKind;
 use crate::sys::lock;
@@ -62,8 +62,8 @@ pub(super) struct WorldState {
     calls: RefCell<Table<Call>>,
     /// How many generators the test has asked for.
     rngs: Cell<u32>,
-    /// The run fails when its clock gets here, or after this many events.
-    time_limit: Cell<Duration>,
+    /// The run fails after this many nanoseconds, or after this many events.
+    time_limit: Cell<u64>,
     event_limit: Cell<u64>,
     notified: Arc<Notified>,
 }
@@ -562,7 +562,7 @@ impl Sim {
 
     /// How long the test may take in virtual time before the run fails. By default one hour.
     pub fn time_limit(&self, limit: Duration) {
-        self.state.time_limit.set(limit);
+        self.state.time_limit.set(nanos(limit));
     }
 
     /// How many events the test may take before the run fails. By default 100 million.
@@ -749,7 +749,7 @@ impl World {
             commands: RefCell::default(),
             calls: RefCell::default(),
             rngs: Cell::new(0),
-            time_limit: Cell::new(settings.time_limit),
+            time_limit: Cell::new(nanos(settings.time_limit)),
             event_limit: Cell::new(settings.event_limit),
             notified: Arc::new(Notified {
                 is_any: AtomicBool::new(false),
@@ -829,10 +829,11 @@ impl World {
         };
         self.events += 1;
         let (time_limit, event_limit) = (self.state.time_limit.get(), self.state.event_limit.get());
-        let elapsed = Duration::from_nanos(at).saturating_sub(START);
+        let elapsed = at.saturating_sub(START.as_nanos() as u64);
         if elapsed > time_limit || self.events > event_limit {
+            let limit = Duration::from_nanos(time_limit);
             let message = match elapsed > time_limit {
-                true => format!("the test has not ended after {time_limit:?} of virtual time"),
+                true => format!("the test has not ended after {limit:?} of virtual time"),
                 false => format!("the test has not ended after {event_limit} events"),
             };
             return self.state.fail(Failure {
@@ -858,13 +859,9 @@ impl World {
             }
             Event::Net(event) => self.state.network(|network| network.happen(event)),
             Event::Job { job } => self.run_job(job),
-            Event::Op {
-                loop_index,
-                slot,
-                serial,
-            } => {
+            Event::Op { loop_index, id } => {
                 let mut kernel = self.state.kernel.borrow_mut();
-                if kernel.loops[loop_index as usize].due(slot, OpId::from_u64(serial)) {
+                if kernel.loops[loop_index as usize].due(Event::op_id(id)) {
                     kernel.shared().schedule.run(loop_index, at);
                 }
             }
@@ -1020,7 +1017,8 @@ impl World {
     /// Plans turns for loops that were woken from outside of their turns.
     fn collect_notifications(&mut self) {
         let notified = &self.state.notified;
-        if !notified.is_any.swap(false, SeqCst) {
+        // A load is cheaper than a swap, and nearly always enough.
+        if !notified.is_any.load(SeqCst) || !notified.is_any.swap(false, SeqCst) {
             return;
         }
         if let Some(name) = lock(&notified.foreign).take() {
