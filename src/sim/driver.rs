@@ -158,11 +158,10 @@ unsafe impl Driver for SimDriver {
                 is_queued = !kernel.start_file(self.host, self.loop_index, id, file_op);
             }
             Op::LookUp { .. } if kernel.world.is_some() => {
-                let (now, loop_index, slot) = (kernel.clock, self.loop_index, id.index() as u32);
+                let (now, loop_index) = (kernel.clock, self.loop_index);
                 if let Some(world) = &mut kernel.world {
-                    let serial = id.to_u64();
                     let at = now + world.zone.next_delay();
-                    world.schedule.push(at, Event::Op { loop_index, slot, serial });
+                    world.schedule.push(at, Event::op(loop_index, id));
                 }
                 is_queued = false;
             }
@@ -182,7 +181,8 @@ unsafe impl Driver for SimDriver {
             wire.log
                 .record(wire.now, self.host, EventKind::Start, op_kind(op), fd as i64 as u64);
         }
-        kernel.parts(self.loop_index).0.start(id, op, is_queued);
+        let (ops, network) = kernel.parts(self.loop_index);
+        ops.start(network, id, op, is_queued);
         Start::Pending
     }
 

@@ -112,7 +112,14 @@ impl Kernel {
     }
 
     /// Queues the operations whose sockets have changed with their loops, to be tried again, and plans what was sent.
+    #[inline]
     pub(super) fn distribute(&mut self) {
+        if self.network.has_changed() {
+            self.distribute_changes();
+        }
+    }
+
+    fn distribute_changes(&mut self) {
         let now = self.clock;
         for waiter in self.network.woken.drain(..) {
             self.loops[waiter.loop_index as usize].try_again(waiter.slot);
@@ -132,13 +139,13 @@ impl Kernel {
     pub(super) fn advance(&mut self, index: u32, completed: &mut Vec<Completion>) -> bool {
         self.distribute();
         let ops = &mut self.loops[index as usize];
+        if !ops.has_queued() {
+            return false;
+        }
         let host = usize::from(ops.host());
-        let wall = self
-            .world
-            .as_ref()
-            .map(|world| world.schedule.clocks[host].wall(self.clock));
+        let clock = self.world.as_ref().map(|world| (world.schedule.clocks[host], self.clock));
         let zone = self.world.as_mut().map(|world| &mut world.zone);
-        let files = self.files[host].as_mut().map(|files| (files, wall));
+        let files = self.files[host].as_mut().map(|files| (files, clock));
         ops.advance(&mut self.network, zone, files, completed);
         self.distribute();
         self.loops[index as usize].has_queued()
@@ -146,6 +153,10 @@ impl Kernel {
 
     /// Carries out what a loop has started during its turn. Its next poll reports what is done.
     pub(super) fn submit(&mut self, index: u32) {
+        self.distribute();
+        if !self.loops[index as usize].has_queued() {
+            return;
+        }
         let mut done = std::mem::take(&mut self.loops[index as usize].done);
         self.advance(index, &mut done);
         self.loops[index as usize].done = done;
@@ -163,15 +174,7 @@ impl Kernel {
             return false;
         };
         let at = files.done_at(op, self.clock);
-        let (slot, serial) = (id.index() as u32, id.to_u64());
-        world.schedule.push(
-            at,
-            Event::Op {
-                loop_index,
-                slot,
-                serial,
-            },
-        );
+        world.schedule.push(at, Event::op(loop_index, id));
         true
     }
 

@@ -8,6 +8,7 @@ use super::files::Files;
 use super::log::EventKind;
 use super::names::Zone;
 use super::net::{Attempt, Network, Waiter};
+use super::schedule::HostClock;
 use crate::driver::op::Op;
 use crate::driver::pool::ProvidedPool;
 use crate::driver::{Completion, DriverCounters, MessageEntry, OpId, OpResult, OsResult};
@@ -72,10 +73,16 @@ impl LoopOps {
         self.host
     }
 
-    /// Queues a new operation, unless it takes a time of its own: then `due` ends that.
-    pub(super) fn start(&mut self, id: OpId, op: &Op, is_queued: bool) {
+    /// Queues a new operation, unless it takes a time of its own: then `due` ends that. One that must wait does so in
+    /// its socket at once.
+    pub(super) fn start(&mut self, network: &mut Network, id: OpId, op: &Op, is_queued: bool) {
         self.counters.submissions += 1;
         let at = id.index();
+        let waits_for = match is_queued && !self.is_dead {
+            true => op.waits_for().filter(|(fd, direction)| network.must_wait(*fd, *direction)),
+            false => None,
+        };
+        let is_queued = is_queued && waits_for.is_none();
         if self.slots.len() <= at {
             self.slots.resize(at + 1, Slot::EMPTY);
         }
@@ -89,10 +96,15 @@ impl LoopOps {
         if is_queued {
             self.queued.push(at as u32);
         }
+        if let Some((fd, direction)) = waits_for {
+            let (loop_index, slot) = (self.index, at as u32);
+            network.wait(fd, direction, Waiter { loop_index, slot });
+        }
     }
 
     /// The time of an operation has come. False if it has ended before.
-    pub(super) fn due(&mut self, slot: u32, id: OpId) -> bool {
+    pub(super) fn due(&mut self, id: OpId) -> bool {
+        let slot = id.index() as u32;
         let slot_ref = &mut self.slots[slot as usize];
         if slot_ref.id != id || slot_ref.op.is_null() {
             return false;
@@ -140,12 +152,13 @@ impl LoopOps {
     }
 
     /// Tries the queued operations once. One that can complete does, also if it was cancelled; one that cannot is
-    /// cancelled, or waits in its socket. With the host's files comes its wall clock, unless that is the real one.
+    /// cancelled, or waits in its socket. With the host's files come its clock and the time, unless its clock is the
+    /// real one.
     pub(super) fn advance(
         &mut self,
         network: &mut Network,
         mut zone: Option<&mut Zone>,
-        mut files: Option<(&mut Files, Option<SystemTime>)>,
+        mut files: Option<(&mut Files, Option<(HostClock, u64)>)>,
         completed: &mut Vec<Completion>,
     ) {
         let queued = std::mem::replace(&mut self.queued, std::mem::take(&mut self.spare));
@@ -169,8 +182,11 @@ impl LoopOps {
                 // In a world, file operations take time.
                 (Op::File(_), Some(_)) if !slot.is_due => None,
                 (Op::File(file_op), _) => Some(OpResult::new(match &mut files {
-                    // SAFETY: as above.
-                    Some((files, wall)) => unsafe { files.perform(file_op, wall.unwrap_or_else(SystemTime::now)) },
+                    Some((files, clock)) => {
+                        let wall = clock.map_or_else(SystemTime::now, |(clock, now)| clock.wall(now));
+                        // SAFETY: as above.
+                        unsafe { files.perform(file_op, wall) }
+                    }
                     // `start` leaves it to a pool thread.
                     None => Err(errno::NOT_SUPPORTED),
                 })),

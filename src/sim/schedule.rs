@@ -8,6 +8,7 @@ use std::collections::BinaryHeap;
 use std::time::{Duration, SystemTime};
 
 use super::net::NetEvent;
+use crate::driver::OpId;
 use crate::rand::Rng;
 use crate::sys::Instant;
 
@@ -31,11 +32,10 @@ pub(super) enum Event {
     Job {
         job: u32,
     },
-    /// An operation that takes a time of its own can complete.
+    /// An operation that takes a time of its own can complete. Its id is in two halves, so that an event has 16 bytes.
     Op {
         loop_index: u32,
-        slot: u32,
-        serial: u64,
+        id: [u32; 2],
     },
     /// A callback of the test runs.
     Call {
@@ -43,17 +43,35 @@ pub(super) enum Event {
     },
 }
 
+impl Event {
+    pub(super) fn op(loop_index: u32, id: OpId) -> Event {
+        let id = id.to_u64();
+        Event::Op {
+            loop_index,
+            id: [id as u32, (id >> 32) as u32],
+        }
+    }
+
+    /// The id of an operation from its halves.
+    pub(super) fn op_id([low, high]: [u32; 2]) -> OpId {
+        OpId::from_u64(u64::from(low) | u64::from(high) << 32)
+    }
+}
+
+/// An event with its place in the order of all events.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Entry {
     at: u64,
-    tie: u32,
-    serial: u64,
+    /// The tie in the upper half, and a serial number in the lower.
+    order: u64,
     event: Event,
 }
 
+const _: () = assert!(size_of::<Entry>() == 32);
+
 impl Ord for Entry {
     fn cmp(&self, other: &Entry) -> std::cmp::Ordering {
-        (self.at, self.tie, self.serial).cmp(&(other.at, other.tie, other.serial))
+        (self.at, self.order).cmp(&(other.at, other.order))
     }
 }
 
@@ -65,8 +83,10 @@ impl PartialOrd for Entry {
 
 /// The events to come, the loops and the clocks.
 pub(super) struct Schedule {
+    /// The next event, if it is known without the heap: what arrives now gives a loop its turn now.
+    next: Option<Entry>,
     heap: BinaryHeap<Reverse<Entry>>,
-    serial: u64,
+    serial: u32,
     tie: Rng,
     fifo_ties: bool,
     turn_cost: Rng,
@@ -127,6 +147,7 @@ impl HostClock {
 impl Schedule {
     pub(super) fn new(tie: Rng, fifo_ties: bool, turn_cost: Rng) -> Schedule {
         Schedule {
+            next: None,
             heap: BinaryHeap::new(),
             serial: 0,
             tie,
@@ -140,20 +161,30 @@ impl Schedule {
     pub(super) fn push(&mut self, at: u64, event: Event) {
         let tie = match self.fifo_ties {
             true => 0,
-            false => self.tie.next_u64() as u32,
+            false => self.tie.next_u64() << 32,
         };
-        self.serial += 1;
-        self.heap.push(Reverse(Entry {
-            at,
-            tie,
-            serial: self.serial,
-            event,
-        }));
+        self.serial = self.serial.wrapping_add(1);
+        let order = tie | u64::from(self.serial);
+        let entry = Entry { at, order, event };
+        let is_next = match &self.next {
+            Some(next) => entry < *next,
+            None => self.heap.peek().is_none_or(|Reverse(first)| entry < *first),
+        };
+        let entry = match is_next {
+            true => self.next.replace(entry),
+            false => Some(entry),
+        };
+        if let Some(entry) = entry {
+            self.heap.push(Reverse(entry));
+        }
     }
 
     /// The next event, with its time.
     pub(super) fn pop(&mut self) -> Option<(u64, Event)> {
-        let Reverse(entry) = self.heap.pop()?;
+        let entry = match self.next.take() {
+            Some(entry) => entry,
+            None => self.heap.pop()?.0,
+        };
         Some((entry.at, entry.event))
     }
 

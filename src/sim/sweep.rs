@@ -42,6 +42,8 @@ pub(crate) struct Environment {
     pub(crate) knobs: Knobs,
     /// `WINDLASS_SIM_SHRINK`: the most runs for shrinking; 0 turns it off.
     pub(crate) shrink: Option<u64>,
+    /// `WINDLASS_SIM_LOG=0`: no event log, so no check for determinism. For benchmarks.
+    pub(crate) no_log: bool,
 }
 
 impl Environment {
@@ -70,6 +72,7 @@ impl Environment {
                     .map_err(|error| format!("sim: WINDLASS_SIM_SET={text}: {error}"))?,
             },
             shrink: number("WINDLASS_SIM_SHRINK")?,
+            no_log: number("WINDLASS_SIM_LOG")? == Some(0),
         })
     }
 
@@ -189,7 +192,7 @@ impl std::error::Error for Failed {}
 /// Runs one seed, with every panic turned into a failure of the outcome.
 fn guarded(run: &Run<'_>, settings: &RunSettings) -> Outcome {
     // The runs for a report keep their whole log; all others are only judged.
-    let is_for_report = settings.log != LogMode::Tail;
+    let is_for_report = !matches!(settings.log, LogMode::Tail | LogMode::Off);
     let outside = Streams::new(settings.seed).stream("outside");
     panics::capture(is_for_report, || {
         catch_unwind(AssertUnwindSafe(|| crate::rand::seeded(outside, || run(settings)))).unwrap_or_else(|payload| {
@@ -228,6 +231,10 @@ pub(crate) fn sweep(
     let run = &|settings: &RunSettings| guarded(run, settings);
     let settings = |seed| RunSettings {
         knobs: environment.knobs.clone(),
+        log: match environment.no_log {
+            true => LogMode::Off,
+            false => LogMode::Tail,
+        },
         ..RunSettings::new(seed)
     };
     if let Some(seed) = environment.seed {

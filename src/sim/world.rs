@@ -36,7 +36,7 @@ use super::run_state::RunState;
 use super::schedule::{Event, HostClock, Schedule};
 use super::settings::{Failure, FailureKind, Outcome, RunSettings};
 use super::sweep::{Environment, Failed, Report};
-use crate::driver::{Notify, OpId, Wait};
+use crate::driver::{Notify, Wait};
 use crate::rand::Rng;
 use crate::signal::SignalKind;
 use crate::sys::lock;
@@ -63,6 +63,9 @@ pub(super) struct WorldState {
     calls: RefCell<Table<Call>>,
     /// How many generators the test has asked for.
     rngs: Cell<u32>,
+    /// The run fails after this many nanoseconds, or after this many events.
+    time_limit: Cell<u64>,
+    event_limit: Cell<u64>,
     notified: Arc<Notified>,
 }
 
@@ -575,6 +578,16 @@ impl Sim {
             .with_clock(host, |clock| clock.wall_offset = clock.wall_offset.saturating_add(by));
     }
 
+    /// How long the test may take in virtual time before the run fails. By default one hour.
+    pub fn time_limit(&self, limit: Duration) {
+        self.state.time_limit.set(nanos(limit));
+    }
+
+    /// How many events the test may take before the run fails. By default 100 million.
+    pub fn event_limit(&self, limit: u64) {
+        self.state.event_limit.set(limit);
+    }
+
     /// Calls `call` after this time, between the turns of all loops.
     pub fn after(&self, delay: Duration, call: impl FnOnce(Sim) + 'static) {
         let call = self.state.calls.borrow_mut().insert(Box::new(call));
@@ -754,6 +767,8 @@ impl World {
             commands: RefCell::default(),
             calls: RefCell::default(),
             rngs: Cell::new(0),
+            time_limit: Cell::new(nanos(settings.time_limit)),
+            event_limit: Cell::new(settings.event_limit),
             notified: Arc::new(Notified {
                 is_any: AtomicBool::new(false),
                 loops: Mutex::default(),
@@ -834,12 +849,13 @@ impl World {
             return self.state.fail(self.deadlock());
         };
         self.events += 1;
-        let limits = &self.state.settings;
-        let elapsed = Duration::from_nanos(at).saturating_sub(START);
-        if elapsed > limits.time_limit || self.events > limits.event_limit {
-            let message = match elapsed > limits.time_limit {
-                true => format!("the test has not ended after {:?} of virtual time", limits.time_limit),
-                false => format!("the test has not ended after {} events", limits.event_limit),
+        let (time_limit, event_limit) = (self.state.time_limit.get(), self.state.event_limit.get());
+        let elapsed = at.saturating_sub(START.as_nanos() as u64);
+        if elapsed > time_limit || self.events > event_limit {
+            let limit = Duration::from_nanos(time_limit);
+            let message = match elapsed > time_limit {
+                true => format!("the test has not ended after {limit:?} of virtual time"),
+                false => format!("the test has not ended after {event_limit} events"),
             };
             return self.state.fail(Failure {
                 kind: FailureKind::Limit,
@@ -864,13 +880,9 @@ impl World {
             }
             Event::Net(event) => self.state.network(|network| network.happen(event)),
             Event::Job { job } => self.run_job(job),
-            Event::Op {
-                loop_index,
-                slot,
-                serial,
-            } => {
+            Event::Op { loop_index, id } => {
                 let mut kernel = self.state.kernel.borrow_mut();
-                if kernel.loops[loop_index as usize].due(slot, OpId::from_u64(serial)) {
+                if kernel.loops[loop_index as usize].due(Event::op_id(id)) {
                     kernel.shared().schedule.run(loop_index, at);
                 }
             }
@@ -1029,7 +1041,8 @@ impl World {
     /// Plans turns for loops that were woken from outside of their turns.
     fn collect_notifications(&mut self) {
         let notified = &self.state.notified;
-        if !notified.is_any.swap(false, SeqCst) {
+        // A load is cheaper than a swap, and nearly always enough.
+        if !notified.is_any.load(SeqCst) || !notified.is_any.swap(false, SeqCst) {
             return;
         }
         if let Some(name) = lock(&notified.foreign).take() {

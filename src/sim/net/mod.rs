@@ -212,6 +212,26 @@ impl Network {
         self.sockets.get_mut(index as u32).ok_or(errno::BAD_FD)
     }
 
+    /// Whether operations can be tried again, or something was sent.
+    #[inline]
+    pub(crate) fn has_changed(&self) -> bool {
+        !self.woken.is_empty() || self.wire.as_ref().is_some_and(|wire| !wire.outbox.is_empty())
+    }
+
+    /// Whether an operation on a connection between hosts cannot complete now. False if that is not known without
+    /// trying it.
+    pub(super) fn must_wait(&mut self, fd: Fd, direction: Direction) -> bool {
+        let Ok(&mut Socket {
+            state: State::Stream { conn, end },
+            ..
+        }) = self.socket(fd)
+        else {
+            return false;
+        };
+        let conn = self.conn(conn);
+        conn.is_wired && direction == Direction::Read && !conn.can_recv(end)
+    }
+
     /// Makes an operation wait until its socket's state changes.
     pub(super) fn wait(&mut self, fd: Fd, direction: Direction, waiter: Waiter) {
         match self.socket(fd) {

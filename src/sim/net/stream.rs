@@ -111,7 +111,7 @@ impl Network {
     pub(crate) fn send<'a>(
         &mut self,
         fd: Fd,
-        parts: impl Iterator<Item = &'a [u8]>,
+        parts: impl Iterator<Item = &'a [u8]> + Clone,
         descriptors: Vec<Foreign>,
     ) -> Attempt<u32> {
         let (key, end) = match self.stream(fd) {

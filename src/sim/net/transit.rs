@@ -407,25 +407,23 @@ impl Network {
         &mut self,
         index: u32,
         end: usize,
-        parts: impl Iterator<Item = &'a [u8]>,
+        parts: impl Iterator<Item = &'a [u8]> + Clone,
     ) -> Attempt<u32> {
         let conn = self.conns.get_mut(index)?;
         let link = conn.links[1 - end];
         let flow = &mut conn.flows[1 - end];
-        let mut room = flow.room();
+        let room = flow.room();
         if room == 0 {
             return None;
         }
-        let mut sent = 0;
+        let len: usize = parts.clone().map(<[u8]>::len).sum();
+        let count = self.wire.as_mut()?.count(link, len.min(room));
+        let mut left = count;
         for part in parts {
-            let count = part.len().min(room);
-            flow.push(&part[..count], Vec::new());
-            room -= count;
-            sent += count;
+            let part = &part[..part.len().min(left)];
+            flow.push(part, Vec::new());
+            left -= part.len();
         }
-        let count = self.wire.as_mut()?.count(link, sent);
-        let flow = &mut self.conn(index).flows[1 - end];
-        flow.bytes.truncate(flow.bytes.len() - (sent - count));
         self.push_segment(index, end, SegmentKind::Data, count);
         Some(Ok(count as u32))
     }

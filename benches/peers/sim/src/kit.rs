@@ -1,0 +1,16 @@
+//! The parts of the measuring kit that this program uses.
+
+#![allow(dead_code, reason = "no program uses all of it")]
+
+#[path = "../../../kit/machine.rs"]
+pub(crate) mod machine;
+#[path = "../../../kit/process.rs"]
+pub(crate) mod process;
+#[path = "../../../kit/progress.rs"]
+pub(crate) mod progress;
+#[path = "../../../kit/rounds.rs"]
+pub(crate) mod rounds;
+#[path = "../../../kit/stats.rs"]
+pub(crate) mod stats;
+#[path = "../../../kit/text.rs"]
+pub(crate) mod text;
