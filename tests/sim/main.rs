@@ -1,22 +1,15 @@
-//! The rules of the simulated network and processes, the reports of failures, and scenarios.
-//!
-//! A scenario is a small program on the public API, under faults. Its correct version passes all its seeds. Bugs can be
-//! switched on, and must be found within [`BUG_SEEDS`] seeds; otherwise the faults do not reach what they should.
-//!
-//! `WINDLASS_SIM_SEEDS=100000 WINDLASS_SIM_JOBS=2 cargo test --release --features sim --test sim` runs more seeds.
+//! The rules of the simulated network and processes, the reports of failures, and [scenarios].
 
 mod determinism;
 #[cfg(unix)]
 mod disks;
-mod echo;
 mod failures;
 mod misuse;
 mod network;
 mod processes;
 #[cfg(unix)]
 mod replicated_log;
-mod retry;
-mod shutdown;
+mod scenarios;
 
 use std::error::Error;
 use std::future::Future;
@@ -31,12 +24,6 @@ pub(crate) type TestResult = Result<(), Box<dyn Error>>;
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const SEC: Duration = Duration::from_secs(1);
-
-/// Seeds of the correct version of a scenario.
-pub(crate) const SEEDS: u64 = 100;
-
-/// Seeds within which each bug of a scenario must be found.
-const BUG_SEEDS: u64 = 1_000;
 
 /// Runs a test with a few seeds.
 pub(crate) fn seeds<F>(test: impl Fn(Sim) -> F + Sync) -> Report
@@ -102,22 +89,6 @@ where
     match payload.downcast::<String>() {
         Ok(text) => *text,
         Err(payload) => (*payload.downcast::<&str>().expect("a text")).to_owned(),
-    }
-}
-
-/// Checks that a bug is found, by a failure whose report contains `expected`.
-#[track_caller]
-pub(crate) fn finds<F>(expected: &str, test: impl Fn(Sim) -> F + Sync)
-where
-    F: Future<Output = TestResult> + 'static,
-{
-    match sim::try_sweep(0..BUG_SEEDS, test) {
-        Ok(report) => panic!("the bug was not found: {report}"),
-        Err(failed) => {
-            println!("{failed}");
-            let found = failed.report.contains(expected);
-            assert!(found, "another failure than {expected:?}: {failed}");
-        }
     }
 }
 
