@@ -13,7 +13,7 @@ use std::time::SystemTime;
 
 use super::files::Files;
 use super::kernel::Kernel;
-use super::log::EventKind;
+use super::log::{self, EventKind};
 use super::net::Network;
 use super::ops::{recv_entry, send_at_once, send_message};
 use super::rng::hash_bytes;
@@ -23,7 +23,6 @@ use crate::driver::{
     self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, FileOp, Job, MessageEntry,
     Notify, NullFiles, OpId, OpResult, OsResult, Reply, Scratch, SignalSource, Start, Wait,
 };
-use crate::event_loop::core::LoopCore;
 use crate::sys::{self, Fd, Instant, PathChar, errno, lock};
 
 /// The driver of one loop.
@@ -169,8 +168,7 @@ unsafe impl Driver for SimDriver {
             // pool thread carries the operation out.
             Op::LookUp { .. } | Op::File(_) => {
                 if let Some(world) = &mut kernel.world {
-                    let task = LoopCore::running_task();
-                    world.real_files.insert(task.map(|task| task.describe()));
+                    world.real_files.insert(log::running_task());
                 }
                 return Start::Blocking;
             }

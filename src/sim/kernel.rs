@@ -143,7 +143,10 @@ impl Kernel {
             return false;
         }
         let host = usize::from(ops.host());
-        let clock = self.world.as_ref().map(|world| (world.schedule.clocks[host], self.clock));
+        let clock = self
+            .world
+            .as_ref()
+            .map(|world| (world.schedule.clocks[host], self.clock));
         let zone = self.world.as_mut().map(|world| &mut world.zone);
         let files = self.files[host].as_mut().map(|files| (files, clock));
         ops.advance(&mut self.network, zone, files, completed);

@@ -527,6 +527,11 @@ impl fmt::Display for Json<'_> {
     }
 }
 
+/// The task that is running, described for a report.
+pub(super) fn running_task() -> Option<String> {
+    LoopCore::running_task().map(|task| task.describe())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -79,7 +79,9 @@ impl LoopOps {
         self.counters.submissions += 1;
         let at = id.index();
         let waits_for = match is_queued && !self.is_dead {
-            true => op.waits_for().filter(|(fd, direction)| network.must_wait(*fd, *direction)),
+            true => op
+                .waits_for()
+                .filter(|(fd, direction)| network.must_wait(*fd, *direction)),
             false => None,
         };
         let is_queued = is_queued && waits_for.is_none();
