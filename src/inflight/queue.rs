@@ -354,7 +354,7 @@ impl IoQueue {
 
     /// Keeps an error for the next read, behind the leftover.
     pub(crate) fn put_error(&self, code: i32) {
-        self.add_leftover(|leftover| leftover.append(&[], None, Some(code)));
+        self.add_leftover(|leftover| leftover.error = leftover.error.or(Some(code)));
     }
 
     /// Puts received bytes back for the next read, behind the leftover.

@@ -29,7 +29,7 @@ const BUG_SEEDS: u64 = 1_000;
 /// Runs the correct version of a scenario, and prints how many seeds have passed. Each mark of the scenario must be met
 /// by some seed, unless there are too few seeds.
 #[track_caller]
-fn passes<F>(scenario: impl Fn(Sim) -> F + Sync)
+pub(crate) fn passes<F>(scenario: impl Fn(Sim) -> F + Sync)
 where
     F: Future<Output = TestResult> + 'static,
 {
@@ -42,7 +42,7 @@ where
 
 /// Checks that a bug is found, by a failure whose report contains `expected`.
 #[track_caller]
-fn finds<F>(expected: &str, scenario: impl Fn(Sim) -> F + Sync)
+pub(crate) fn finds<F>(expected: &str, scenario: impl Fn(Sim) -> F + Sync)
 where
     F: Future<Output = TestResult> + 'static,
 {
