@@ -387,18 +387,14 @@ impl LoopCore {
     /// Delivers completions: wakes their waiters, and drops the payloads of discarded orphans.
     pub(crate) fn complete(&self, completed: &mut Vec<Completion>) {
         for &Completion { id, result } in completed.iter() {
-            self.deliver(id, result);
+            self.complete_one(id, result);
         }
         completed.clear();
     }
 
     /// Delivers one completion.
-    pub(crate) fn complete_one(&self, id: OpId, result: OpResult) {
-        self.deliver(id, result);
-    }
-
     #[inline(always)]
-    fn deliver(&self, id: OpId, result: OpResult) {
+    pub(crate) fn complete_one(&self, id: OpId, result: OpResult) {
         crate::diagnostics::trace::op_completed(id, result.res());
         let Some(slot) = self.ops.slot(id).filter(|slot| slot.is_in_flight()) else {
             self.counters.stale_completions.update(|count| count + 1);
