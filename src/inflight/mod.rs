@@ -164,18 +164,14 @@ impl LoopCore {
             return true;
         }
         // A waker's clone and drop are user code. The operation may complete or be taken inside them.
-        let waker = match task {
-            Some(_) => None,
-            None => Some(cx.waker().clone()),
-        };
+        let waker = task.is_none().then(|| cx.waker().clone());
         if is_in_flight() {
             let old = slot.take_waiter();
-            match (task, waker) {
-                (Some(task), _) => slot.task.set(task.key()),
-                (None, waker) => {
-                    slot.with_rare(|rare| rare.waker = waker);
-                    slot.set_flag(HAS_WAKER);
-                }
+            if let Some(task) = task {
+                slot.task.set(task.key());
+            } else {
+                slot.with_rare(|rare| rare.waker = waker);
+                slot.set_flag(HAS_WAKER);
             }
             drop(old);
         }

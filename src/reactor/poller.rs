@@ -333,7 +333,7 @@ impl Reactor {
 
     /// [`Driver::attempt`] for other operations than a send.
     /// Safety: as for [`Driver::attempt`].
-    unsafe fn attempt_other(&mut self, op: &Op) -> Option<OsResult> {
+    unsafe fn attempt_slowly(&mut self, op: &Op) -> Option<OsResult> {
         #[cfg(target_os = "linux")]
         if let Op::File(FileOp::ReadAt { fd, ptr, len, offset }) = *op {
             // SAFETY: the caller's promise.
@@ -443,7 +443,7 @@ unsafe impl Driver for Reactor {
                 res
             }
             // SAFETY: as above.
-            _ => unsafe { self.attempt_other(op) },
+            _ => unsafe { self.attempt_slowly(op) },
         }
     }
 
