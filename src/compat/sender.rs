@@ -16,7 +16,7 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker, ready};
 
 use crate::driver::OsResult;
-use crate::driver::op::{MAX_LEN, Medium, Op};
+use crate::driver::op::{MAX_LEN, MAX_SLICES, Medium, Op};
 use crate::error::{LoopClosed, from_code};
 use crate::event_loop::exception::guard;
 use crate::inflight::descriptor::Descriptor;
@@ -26,11 +26,14 @@ use crate::inflight::{Listener, OnOrphan, RawOp};
 use crate::io::IoBuf;
 use crate::io::payload::Piece;
 use crate::io::write_buffer::{WriteBuffer, nonzero};
-use crate::sys::{Fd, errno};
+use crate::sys::{self, Fd, errno};
 use crate::task::{WaitReason, set_wait_reason};
 
 /// The maximum number of unsent bytes; a write beyond it waits for space.
 const BOUND: usize = 64 * 1024;
+
+/// Slices of up to this many bytes in total are copied into one buffer.
+const SMALL: usize = 512;
 
 pub(super) struct Sender {
     descriptor: Weak<Descriptor>,
@@ -83,7 +86,7 @@ impl Sender {
         let is_idle = !self.buffer.is_sending();
         if is_idle {
             // Avoids the copy for bytes that the kernel accepts now.
-            if let Some(res) = descriptor.send_now(self.medium, bufs) {
+            if let Some(res) = self.send_now(&descriptor, bufs) {
                 return Poll::Ready(sent(&descriptor, res));
             }
             ready!(self.poll_queue_turn(&descriptor, cx));
@@ -96,6 +99,41 @@ impl Sender {
             self.send_next(&descriptor);
         }
         Poll::Ready(Ok(taken))
+    }
+
+    /// Sends synchronously from the slices; `None` if the driver does not support it, another send is active or the
+    /// kernel accepts nothing at once. The caller has already spent the budget.
+    fn send_now(&self, descriptor: &Descriptor, bufs: &[IoSlice<'_>]) -> Option<OsResult> {
+        if !descriptor.write.is_free() {
+            return None;
+        }
+        let (fd, medium) = (descriptor.fd, self.medium);
+        let mut small = [0; SMALL];
+        let bytes: &[u8] = if let [buf] = bufs {
+            buf
+        } else if let Some(len) = join_small(bufs, &mut small) {
+            // For example an HTTP head and a short body: one buffer costs the kernel less than a list of two.
+            &small[..len]
+        } else {
+            return sys::with_slices(bufs, |slices, count| {
+                let op = Op::SendVectored {
+                    fd,
+                    medium,
+                    slices,
+                    count: count.min(MAX_SLICES),
+                };
+                // SAFETY: the slices and their memory live until this call returns, and a send only reads them.
+                unsafe { descriptor.core.attempt_unbudgeted(&op) }
+            });
+        };
+        let op = Op::Send {
+            fd,
+            medium,
+            ptr: bytes.as_ptr(),
+            len: bytes.len().min(MAX_LEN),
+        };
+        // SAFETY: what `op` points to, `small` included, lives until this call returns, and a send only reads it.
+        unsafe { descriptor.core.attempt_unbudgeted(&op) }
     }
 
     /// Waits until all accepted bytes are sent.
@@ -219,6 +257,15 @@ impl Drop for Sender {
     fn drop(&mut self) {
         self.release_queue();
     }
+}
+
+fn join_small(bufs: &[IoSlice<'_>], into: &mut [u8; SMALL]) -> Option<usize> {
+    let mut len = 0;
+    for buf in bufs {
+        into.get_mut(len..len + buf.len())?.copy_from_slice(buf);
+        len += buf.len();
+    }
+    Some(len)
 }
 
 /// The result of a send. As for the stream's own writes, a local close gives the same error as a close by the peer.

@@ -412,10 +412,7 @@ impl LoopCore {
 
     /// Performs an operation synchronously, without a slot, if the driver can: see [`Driver::attempt`].
     /// Takes one from the current poll's budget; `None` if that is used up.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Driver::attempt`].
+    /// Safety: as for [`Driver::attempt`].
     #[inline]
     pub(crate) unsafe fn attempt(&self, op: &Op) -> Option<OsResult> {
         if self.is_spent() {
@@ -431,10 +428,7 @@ impl LoopCore {
     }
 
     /// As `attempt`, for a caller that has already spent from the budget.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Driver::attempt`].
+    /// Safety: as for [`Driver::attempt`].
     #[inline]
     pub(crate) unsafe fn attempt_unbudgeted(&self, op: &Op) -> Option<OsResult> {
         // SAFETY: the caller's promise.

@@ -48,16 +48,6 @@ impl Drop for EventLoop {
     }
 }
 
-/// How `reap_all` ended.
-enum Reaped {
-    /// Every operation has completed, or the driver failed.
-    Ended,
-    /// Some operations did not complete in this time.
-    TimedOut(Duration),
-    /// Some operations will not complete, however long the loop waits.
-    NeverCompleting,
-}
-
 impl LoopCore {
     /// Cancels every task, waits until every operation has completed, and drops the driver.
     ///
@@ -79,11 +69,11 @@ impl LoopCore {
                     self.report_pending_tasks();
                 }
                 self.drop_user_code();
-                let reaped = self.reap_all();
+                let waited = self.reap_all();
                 if !has_crashed {
                     report_totals(self);
                 }
-                self.close_driver(reaped);
+                self.close_driver(waited);
                 // Name look-ups may take long, and no task waits for them any more.
                 self.files.shutdown(Shutdown::Detach);
                 self.blocking.shutdown(match has_crashed {
@@ -113,8 +103,8 @@ impl LoopCore {
     }
 
     /// Closes the inbox and the driver. Memory of operations that did not complete in time is leaked: the kernel may
-    /// still write to it. `reaped` says how long the loop waited for them.
-    fn close_driver(&self, reaped: Reaped) {
+    /// still write to it. `waited` says how long the loop waited for them.
+    fn close_driver(&self, waited: String) {
         for item in self.inbox.close() {
             match item {
                 RemoteEvent::Exception(exception) => report(exception),
@@ -133,35 +123,24 @@ impl LoopCore {
         self.driver.replace(Box::new(closed));
         if has_in_flight {
             let count = self.ops.in_flight();
-            let names: Vec<_> = self
-                .ops
-                .ops_in_flight()
-                .iter()
-                .map(|(name, count)| format!("{count} {name}"))
-                .collect();
-            let names = names.join(", ");
-            let context = match reaped {
-                Reaped::TimedOut(limit) => format!("{count} operations did not complete within {limit:?} ({names})"),
-                Reaped::NeverCompleting => format!(
-                    "{count} operations did not complete after their cancel ({names}): the driver reported nothing in {EMPTY_POLLS} polls, which is a bug of the driver"
-                ),
-                Reaped::Ended => format!("{count} operations did not complete ({names})"),
-            };
+            let names = self.ops.ops_in_flight().into_iter();
+            let names: Vec<_> = names.map(|(name, count)| format!("{count} {name}")).collect();
+            let context = format!("{count} operations did not complete{waited} ({})", names.join(", "));
             let error = io::Error::new(io::ErrorKind::TimedOut, "their memory is leaked");
             report(Exception::error(context, error));
         }
     }
 
     /// Waits until every operation has completed, for `close_within` at most. On a virtual clock, while no thread works
-    /// for the loop, the limit is a number of polls instead.
-    fn reap_all(&self) -> Reaped {
+    /// for the loop, the limit is a number of polls instead. If that was not enough, returns how long it waited.
+    fn reap_all(&self) -> String {
         self.cancel_all_ops();
         let mut empty_polls = 0;
         // A limit beyond the range of the clock is none.
         let deadline = std::time::Instant::now().checked_add(self.settings.close_within);
         while self.ops.in_flight() > 0 {
             if deadline.is_some_and(|deadline| std::time::Instant::now() > deadline) {
-                return Reaped::TimedOut(self.settings.close_within);
+                return format!(" within {:?}", self.settings.close_within);
             }
             let stands_still = self.clock_stands_still();
             let wait = match stands_still {
@@ -171,13 +150,11 @@ impl LoopCore {
                 }
                 false => Wait::Until(self.now() + Duration::from_millis(100)),
             };
-            let Ok(completed) = self.drive(wait) else {
-                return Reaped::Ended;
-            };
+            let Ok(completed) = self.drive(wait) else { break };
             let is_empty = completed.is_empty() && !self.inbox.has_events();
             empty_polls = if is_empty { empty_polls + 1 } else { 0 };
             if self.has_virtual_clock && !stands_still && empty_polls >= EMPTY_POLLS {
-                return Reaped::NeverCompleting;
+                return format!(" within {EMPTY_POLLS} polls after their cancel, which is a bug of the driver");
             }
             // A cancel request can miss an operation that is changing state, and a destructor can start a new one.
             if is_empty {
@@ -187,7 +164,7 @@ impl LoopCore {
             // Drop the calls and wakes that arrive meanwhile: the loop no longer runs them.
             self.drop_scheduled();
         }
-        Reaped::Ended
+        String::new()
     }
 
     fn cancel_all_ops(&self) {

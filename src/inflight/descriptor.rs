@@ -161,15 +161,16 @@ impl OwnedDescriptor {
             let why = "the driver's sockets are its own: they have no kernel descriptor";
             return refuse(io::ErrorKind::Unsupported, why);
         }
-        self.descriptor.read.absorb_if_free(self.core());
-        self.descriptor.write.absorb_if_free(self.core());
-        if self.descriptor.read.is_busy() {
-            let why = "a read is in flight, or a dropped read has received data: read again first";
-            return refuse(io::ErrorKind::WouldBlock, why);
-        }
-        if self.descriptor.write.is_busy() {
-            let why = "a write is in flight: wait for it with a write or a shutdown first";
-            return refuse(io::ErrorKind::WouldBlock, why);
+        let read_again = "a read is in flight, or a dropped read has received data: read again first";
+        let wait_for_write = "a write is in flight: wait for it with a write or a shutdown first";
+        for (queue, why) in [
+            (&self.descriptor.read, read_again),
+            (&self.descriptor.write, wait_for_write),
+        ] {
+            queue.absorb_if_free(self.core());
+            if queue.is_busy() {
+                return refuse(io::ErrorKind::WouldBlock, why);
+            }
         }
         self.descriptor.released.set(true);
         let _ = self.core().control(Control::Forget { fd: self.fd() });

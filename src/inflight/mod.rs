@@ -164,18 +164,14 @@ impl LoopCore {
             return true;
         }
         // A waker's clone and drop are user code. The operation may complete or be taken inside them.
-        let waker = match task {
-            Some(_) => None,
-            None => Some(cx.waker().clone()),
-        };
+        let waker = task.is_none().then(|| cx.waker().clone());
         if is_in_flight() {
             let old = slot.take_waiter();
-            match (task, waker) {
-                (Some(task), _) => slot.task.set(task.key()),
-                (None, waker) => {
-                    slot.with_rare(|rare| rare.waker = waker);
-                    slot.set_flag(HAS_WAKER);
-                }
+            if let Some(task) = task {
+                slot.task.set(task.key());
+            } else {
+                slot.with_rare(|rare| rare.waker = waker);
+                slot.set_flag(HAS_WAKER);
             }
             drop(old);
         }
@@ -387,18 +383,14 @@ impl LoopCore {
     /// Delivers completions: wakes their waiters, and drops the payloads of discarded orphans.
     pub(crate) fn complete(&self, completed: &mut Vec<Completion>) {
         for &Completion { id, result } in completed.iter() {
-            self.deliver(id, result);
+            self.complete_one(id, result);
         }
         completed.clear();
     }
 
     /// Delivers one completion.
-    pub(crate) fn complete_one(&self, id: OpId, result: OpResult) {
-        self.deliver(id, result);
-    }
-
     #[inline(always)]
-    fn deliver(&self, id: OpId, result: OpResult) {
+    pub(crate) fn complete_one(&self, id: OpId, result: OpResult) {
         crate::diagnostics::trace::op_completed(id, result.res());
         let Some(slot) = self.ops.slot(id).filter(|slot| slot.is_in_flight()) else {
             self.counters.stale_completions.update(|count| count + 1);

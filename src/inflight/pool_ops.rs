@@ -22,7 +22,7 @@ impl LoopCore {
             return Some(OpResult::new(Err(errno::NOT_SUPPORTED)));
         }
         if !self.waiting_for_pool.borrow().is_empty() {
-            self.set_executor(id, Executor::Unassigned);
+            self.ops.set_executor(id, Executor::Unassigned);
             self.waiting_for_pool.borrow_mut().push_back(id);
             return None;
         }
@@ -47,9 +47,9 @@ impl LoopCore {
             }
         };
         match self.files.submit(Box::new(perform), Some(self)) {
-            Ok(job) => self.set_executor(id, Executor::Pool(job)),
+            Ok(job) => self.ops.set_executor(id, Executor::Pool(job)),
             Err((_, None)) => {
-                self.set_executor(id, Executor::Unassigned);
+                self.ops.set_executor(id, Executor::Unassigned);
                 self.waiting_for_pool.borrow_mut().push_front(id);
                 let waker = Waker::from(Arc::new(PoolCapacityWaker(self.inbox.clone())));
                 if !self.files.wait_for_capacity(&waker) {
@@ -101,9 +101,7 @@ impl LoopCore {
                 taken_back
             }
             Executor::Unassigned => {
-                self.waiting_for_pool
-                    .borrow_mut()
-                    .retain(|&waiting_for_pool| waiting_for_pool != id);
+                self.waiting_for_pool.borrow_mut().retain(|&waiting| waiting != id);
                 true
             }
         };
@@ -115,10 +113,6 @@ impl LoopCore {
     /// Identifies an operation among those of all loops: its job keeps this loop's inbox, and so the address, alive.
     fn pool_call_key(&self, id: OpId) -> (usize, u64) {
         (Arc::as_ptr(&self.inbox) as usize, id.to_u64())
-    }
-
-    fn set_executor(&self, id: OpId, executor: Executor) {
-        self.ops.set_executor(id, executor);
     }
 }
 

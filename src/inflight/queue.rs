@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 
-use crate::driver::{OpId, OpResult};
+use crate::driver::OpId;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::wake_all;
 use crate::io::{IoBufMut, fill_target};
@@ -34,8 +34,8 @@ pub(crate) struct IoQueue {
     pub(crate) op: Cell<Option<OpId>>,
     /// A combination of the constants below.
     state: Cell<u8>,
-    /// The last receive took everything that the socket had.
-    drained: Cell<bool>,
+    /// The last receive took everything that the socket had: an attempt would find nothing.
+    pub(super) drained: Cell<bool>,
     /// Boxed, because most queues never have one.
     rare: RefCell<Option<Box<QueueRare>>>,
 }
@@ -68,16 +68,6 @@ impl Ticket {
     }
 }
 
-/// What a caller finds when it has the queue.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Begin {
-    /// Bytes, a message or an error of an earlier call, which a read must return first. One unit of the task's budget
-    /// was spent on it.
-    Leftover,
-    /// Nothing: the caller starts its operation.
-    Acquired,
-}
-
 /// Data received for dropped reads, or put back, for the next read.
 #[derive(Default)]
 pub(super) struct Leftover {
@@ -89,27 +79,25 @@ pub(super) struct Leftover {
 
 impl IoQueue {
     /// Waits for exclusive use of this queue, in FIFO order, then until the operation of an earlier, dropped call has
-    /// completed. The caller calls [`end`](IoQueue::end) afterwards, also if it gives up.
+    /// completed. The caller calls [`end`](IoQueue::end) afterwards, also if it gives up. A read returns the leftover of
+    /// earlier calls, if there is any, before it starts an operation; one unit of the task's budget was spent on it.
     #[inline]
-    pub(crate) fn poll_begin(&self, core: &LoopCore, ticket: &mut Ticket, cx: &mut Context<'_>) -> Poll<Begin> {
+    pub(crate) fn poll_begin(&self, core: &LoopCore, ticket: &mut Ticket, cx: &mut Context<'_>) -> Poll<()> {
         let is_idle = self.op.get().is_none() && self.state.get() & (HELD | HAS_LEFTOVER) == 0;
         if is_idle && *ticket == Ticket::NONE {
             self.set_flag(HELD);
             *ticket = Ticket::HELD;
-            return Poll::Ready(Begin::Acquired);
+            return Poll::Ready(());
         }
         self.poll_begin_slow(core, ticket, cx)
     }
 
     #[cold]
-    fn poll_begin_slow(&self, core: &LoopCore, ticket: &mut Ticket, cx: &mut Context<'_>) -> Poll<Begin> {
+    fn poll_begin_slow(&self, core: &LoopCore, ticket: &mut Ticket, cx: &mut Context<'_>) -> Poll<()> {
         ready!(self.poll_acquire(ticket, cx));
         ready!(self.poll_orphan(core, cx));
-        if !self.has_flag(HAS_LEFTOVER) {
-            return Poll::Ready(Begin::Acquired);
-        }
-        match core.spend_budget(cx) {
-            true => Poll::Ready(Begin::Leftover),
+        match !self.has_leftover() || core.spend_budget(cx) {
+            true => Poll::Ready(()),
             false => Poll::Pending,
         }
     }
@@ -128,10 +116,10 @@ impl IoQueue {
     }
 
     /// [`poll_begin`](IoQueue::poll_begin) for async functions.
-    pub(crate) async fn begin(&self, core: &LoopCore) -> (QueueGuard<'_>, Begin) {
+    pub(crate) async fn begin(&self, core: &LoopCore) -> QueueGuard<'_> {
         let mut guard = self.guard();
-        let begin = poll_fn(|cx| self.poll_begin(core, &mut guard.ticket, cx)).await;
-        (guard, begin)
+        poll_fn(|cx| self.poll_begin(core, &mut guard.ticket, cx)).await;
+        guard
     }
 
     /// Waits for exclusive use of this queue only.
@@ -209,18 +197,6 @@ impl IoQueue {
             leftover.meta = leftover.meta.take().or(salvaged.meta);
             leftover.error = leftover.error.or(salvaged.error);
         });
-    }
-
-    /// Whether the last receive took everything that the socket had: an attempt would find nothing.
-    #[inline]
-    pub(crate) fn is_drained(&self) -> bool {
-        self.drained.get()
-    }
-
-    /// Notes what a receive says about the bytes that are left.
-    #[inline]
-    pub(crate) fn set_drained(&self, result: OpResult) {
-        self.drained.set(result.is_drained());
     }
 
     #[inline]

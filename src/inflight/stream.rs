@@ -9,20 +9,20 @@ use std::net::Shutdown;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use crate::driver::op::{MAX_LEN, MAX_SLICES, Medium, Op};
+use crate::driver::op::{MAX_LEN, Medium, Op};
 use crate::driver::{OpResult, OsResult};
 use crate::error::from_code;
 use crate::event_loop::core::LoopCore;
 use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
 use crate::inflight::op_future::polled_after_completion;
-use crate::inflight::queue::{Begin, IoQueue, Ticket};
+use crate::inflight::queue::{IoQueue, Ticket};
 use crate::inflight::{OnOrphan, RawOp};
 use crate::io::vectored::{set_all_filled, set_others_empty};
 use crate::io::{
     BufResult, HEAP_READ_LEN, IoBuf, IoBufMut, KernelStream, ManagedBuf, bytes_from, check_exact_len, fill_range,
     fill_target, no_capacity, unexpected_eof,
 };
-use crate::sys::{self, errno};
+use crate::sys::errno;
 
 /// A descriptor for a stream of bytes.
 pub(crate) struct ByteStream {
@@ -65,8 +65,8 @@ impl ByteStream {
         };
         let descriptor = &self.owned.descriptor;
         let (core, queue) = (&*descriptor.core, &descriptor.read);
-        let (_guard, begin) = queue.begin(core).await;
-        if begin == Begin::Leftover
+        let _guard = queue.begin(core).await;
+        if queue.has_leftover()
             && let Some(served) = serve_first(queue, &mut bufs, first)
         {
             return (served, bufs);
@@ -278,7 +278,8 @@ impl<B: IoBufMut> Future for Read<'_, B> {
             if buf.capacity() == 0 && call.ticket == Ticket::NONE {
                 return call.finish(Err(no_capacity()));
             }
-            if ready!(queue.poll_begin(core, &mut call.ticket, cx)) == Begin::Leftover
+            ready!(queue.poll_begin(core, &mut call.ticket, cx));
+            if queue.has_leftover()
                 && let Some(served) = queue.serve(buf)
             {
                 return call.finish(served.map_err(from_code));
@@ -288,7 +289,6 @@ impl<B: IoBufMut> Future for Read<'_, B> {
             }
         }
         let (result, buf) = ready!(call.op.poll(core, queue, cx));
-        queue.set_drained(result);
         // SAFETY: the operation has received into this buffer.
         let finished = unsafe { finish_read(queue, result.res(), buf) };
         queue.end(&mut call.ticket);
@@ -319,7 +319,8 @@ impl<B: IoBufMut> Future for ReadExact<'_, B> {
                 }
                 *len = buf.len();
             }
-            if ready!(queue.poll_begin(core, &mut call.ticket, cx)) == Begin::Leftover
+            ready!(queue.poll_begin(core, &mut call.ticket, cx));
+            if queue.has_leftover()
                 && let Some(served) = serve_head(queue, buf, *len)
             {
                 match served {
@@ -344,10 +345,10 @@ impl<B: IoBufMut> Future for ReadExact<'_, B> {
             }
             let done = ready!(call.op.poll_done(core, cx));
             let result = done.result();
-            queue.set_drained(result);
             let received = *filled + result.res().unwrap_or(0) as usize;
             let is_overtaken = queue.has_leftover();
             if result.res().is_ok_and(|count| count > 0) && received < len && !is_overtaken {
+                queue.drained.set(result.is_drained());
                 let plan = plan_recv(descriptor, medium, |buf| fill_range(buf, received, len));
                 call.op.restart(core, queue, plan);
                 call.op.set_prefix(core, received);
@@ -436,7 +437,8 @@ impl ManagedRead {
     ) -> Poll<io::Result<ManagedBuf>> {
         let (core, queue) = (&*descriptor.core, &descriptor.read);
         if let ManagedOp::NotStarted = self.op {
-            if ready!(queue.poll_begin(core, &mut self.ticket, cx)) == Begin::Leftover
+            ready!(queue.poll_begin(core, &mut self.ticket, cx));
+            if queue.has_leftover()
                 && let Some(served) = queue.serve_all()
             {
                 queue.end(&mut self.ticket);
@@ -444,7 +446,7 @@ impl ManagedRead {
             }
             self.op = match core.pool() {
                 Some(_) => {
-                    let (fd, drained) = (descriptor.fd, queue.is_drained());
+                    let (fd, drained) = (descriptor.fd, queue.drained.get());
                     let plan = |(): &mut ()| Op::RecvManaged { fd, medium, drained };
                     let op = core.start_op(queue, OnOrphan::Keep, || (), plan);
                     core.trace(op.id);
@@ -455,7 +457,6 @@ impl ManagedRead {
         }
         if let ManagedOp::Pooled(op) = &mut self.op {
             let (result, ()) = ready!(op.poll(core, queue, cx));
-            queue.set_drained(result);
             if !queue.has_leftover() && result.received_in_pool().is_some() {
                 queue.end(&mut self.ticket);
                 // As for a write, the buffer comes last.
@@ -500,7 +501,6 @@ impl ManagedRead {
         };
         let queue = &descriptor.read;
         let (result, buf) = ready!(op.poll(&descriptor.core, queue, cx));
-        queue.set_drained(result);
         // SAFETY: the operation has received into this buffer.
         let (result, buf) = unsafe { finish_read(queue, result.res(), buf) };
         queue.end(&mut self.ticket);
@@ -545,7 +545,7 @@ fn plan_recv<B>(
     medium: Medium,
     target: impl FnOnce(&mut B) -> (*mut u8, usize),
 ) -> impl FnOnce(&mut B) -> Op {
-    let (fd, drained) = (descriptor.fd, descriptor.read.is_drained());
+    let (fd, drained) = (descriptor.fd, descriptor.read.drained.get());
     move |buf| {
         let (ptr, len) = target(buf);
         let len = len.min(MAX_LEN);
@@ -645,55 +645,6 @@ impl<'a, B: IoBuf, const ALL: bool> Write<'a, B, ALL> {
         // Not before: if the buffer panics, the next poll counts this operation again.
         self.sent = sent;
     }
-}
-
-impl Descriptor {
-    /// Sends synchronously from the slices; `None` if the driver does not support it, another send is active or the
-    /// kernel accepts nothing at once. The caller has already spent the budget.
-    pub(crate) fn send_now(&self, medium: Medium, bufs: &[io::IoSlice<'_>]) -> Option<OsResult> {
-        if !self.write.is_free() {
-            return None;
-        }
-        let fd = self.fd;
-        let mut small = [0; SMALL];
-        let bytes: &[u8] = if let [buf] = bufs {
-            buf
-        } else if let Some(len) = join_small(bufs, &mut small) {
-            // For example an HTTP head and a short body: one buffer costs the kernel less than a list of two.
-            &small[..len]
-        } else {
-            return sys::with_slices(bufs, |slices, count| {
-                let op = Op::SendVectored {
-                    fd,
-                    medium,
-                    slices,
-                    count: count.min(MAX_SLICES),
-                };
-                // SAFETY: the slices and their memory live until this call returns, and a send only reads them.
-                unsafe { self.core.attempt_unbudgeted(&op) }
-            });
-        };
-        let op = Op::Send {
-            fd,
-            medium,
-            ptr: bytes.as_ptr(),
-            len: bytes.len().min(MAX_LEN),
-        };
-        // SAFETY: what `op` points to, `small` included, lives until this call returns, and a send only reads it.
-        unsafe { self.core.attempt_unbudgeted(&op) }
-    }
-}
-
-/// Slices of up to this many bytes in total are copied into one buffer.
-const SMALL: usize = 512;
-
-fn join_small(bufs: &[io::IoSlice<'_>], into: &mut [u8; SMALL]) -> Option<usize> {
-    let mut len = 0;
-    for buf in bufs {
-        into.get_mut(len..len + buf.len())?.copy_from_slice(buf);
-        len += buf.len();
-    }
-    Some(len)
 }
 
 /// The public read methods of a type that has a `fn bytes(&self) -> &ByteStream`.

@@ -24,7 +24,6 @@ use crate::driver::op::{CURRENT, Direction, FileOp, MAX_LEN, Op};
 use crate::error::from_code;
 use crate::event_loop::core::LoopCore;
 use crate::inflight::descriptor::OwnedDescriptor;
-use crate::inflight::queue::Begin;
 use crate::inflight::transfer::Payload;
 use crate::inflight::{OnOrphan, OpFuture};
 use crate::sys::{self, context, errno};
@@ -75,8 +74,8 @@ impl Stream {
     async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
         let descriptor = &self.owned.descriptor;
         let (core, queue) = (&*descriptor.core, &descriptor.read);
-        let (_guard, begin) = queue.begin(core).await;
-        if begin == Begin::Leftover
+        let _guard = queue.begin(core).await;
+        if queue.has_leftover()
             && let Some(served) = queue.serve(&mut buf)
         {
             return (served.map_err(from_code), buf);

@@ -12,7 +12,6 @@ use crate::driver::OsResult;
 use crate::driver::op::{MAX_LEN, Op};
 use crate::error::from_code;
 use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
-use crate::inflight::queue::Begin;
 use crate::inflight::stream::count;
 use crate::inflight::{OnOrphan, OpFuture};
 use crate::io::{BufResult, IoBuf, IoBufMut, ManagedBuf, bytes_from, fill_target, no_capacity};
@@ -53,8 +52,8 @@ pub(crate) async fn receive<B: IoBufMut>(
     }
     let descriptor = &owned.descriptor;
     let (core, queue) = (&*descriptor.core, &descriptor.read);
-    let (_guard, begin) = queue.begin(core).await;
-    if begin == Begin::Leftover
+    let _guard = queue.begin(core).await;
+    if queue.has_leftover()
         && let Some(served) = queue.serve_message(&mut buf, is_stream)
     {
         let limited = |(count, meta): (usize, MsgMeta)| (count, meta.with_at_most(descriptors));
@@ -124,10 +123,8 @@ pub(crate) async fn receive_managed(
     let descriptor = &owned.descriptor;
     let (core, queue, fd) = (&*descriptor.core, &descriptor.read, descriptor.fd);
     if core.pool().is_some() {
-        let (_guard, begin) = queue.begin(core).await;
-        if begin == Begin::Leftover
-            && let Some(served) = queue.serve_whole_message()
-        {
+        let _guard = queue.begin(core).await;
+        if let Some(served) = queue.serve_whole_message() {
             let (bytes, meta) = served.map_err(from_code)?;
             return Ok((ManagedBuf::from_heap(bytes), meta));
         }

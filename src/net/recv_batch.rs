@@ -17,7 +17,6 @@ use std::ops::Deref;
 use super::datagram::{Ancillary, receive_next};
 use super::udp::UdpSocket;
 use crate::error::from_code;
-use crate::inflight::queue::Begin;
 use crate::sys::{IoVec, MsgBatchBuf, MsgMeta, Name};
 
 /// The most messages of a batch: Linux takes no more in one call.
@@ -193,9 +192,9 @@ impl UdpSocket {
         batch.clear();
         let descriptor = &self.socket().descriptor;
         let (core, queue) = (&*descriptor.core, &descriptor.read);
-        let (_guard, begin) = queue.begin(core).await;
+        let _guard = queue.begin(core).await;
         let explain = |code| self.with_peer("receive from", from_code(code));
-        if begin == Begin::Leftover {
+        if queue.has_leftover() {
             let mut buf = batch.take_buffer();
             let served = queue.serve_message(&mut buf, false);
             batch.put_back(buf);

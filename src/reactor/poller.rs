@@ -30,18 +30,14 @@ const MAX_EVENTS: usize = 32;
 const NOTIFIED: Token = Token(usize::MAX);
 
 pub(crate) struct Reactor {
+    poll: Poll,
+    /// Empty while they are handled.
     events: Events,
     notifier: Arc<Notifier>,
     throttle: PollThrottle,
     /// The last poll returned as many events as fit: there may be more.
     may_have_more: bool,
-    inner: Inner,
     reason: String,
-}
-
-/// Everything but the events, which are borrowed while this is changed.
-struct Inner {
-    poll: Poll,
     fds: FdTable,
     pipes: Pipes,
     /// Completions from outside of a poll: cancels, and foreign descriptors that were ready at once.
@@ -56,19 +52,17 @@ impl Reactor {
         let waker = Waker::new(poll.registry(), NOTIFIED).map_err(explain)?;
         let notifier = Arc::new(Notifier(waker));
         Ok(Reactor {
+            poll,
             events: Events::with_capacity(MAX_EVENTS),
             throttle: PollThrottle::new(),
             may_have_more: false,
-            inner: Inner {
-                poll,
-                fds: FdTable::default(),
-                pipes: Pipes::new(&notifier),
-                done: Vec::new(),
-                pool: ProvidedPool::default(),
-                counters: DriverCounters::default(),
-            },
-            notifier,
             reason: reason.to_owned(),
+            fds: FdTable::default(),
+            pipes: Pipes::new(&notifier),
+            done: Vec::new(),
+            pool: ProvidedPool::default(),
+            counters: DriverCounters::default(),
+            notifier,
         })
     }
 }
@@ -127,10 +121,7 @@ unsafe fn attempt(
 
 /// [`attempt`] at an operation other than a plain receive or send. Returns also the medium and how many bytes were
 /// requested.
-///
-/// # Safety
-///
-/// As for [`attempt`].
+/// Safety: as for [`attempt`].
 #[cold]
 unsafe fn attempt_other(
     op: &Op,
@@ -161,7 +152,7 @@ unsafe fn attempt_other(
     (result, Medium::Unix, 0)
 }
 
-impl Inner {
+impl Reactor {
     /// Makes an operation wait until its descriptor is ready.
     #[inline]
     fn park(&mut self, id: OpId, op: &Op, (fd, direction): (Fd, Direction)) -> Result<(), i32> {
@@ -311,11 +302,8 @@ impl Inner {
     }
 
     /// [`Driver::start`] in all other cases.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Driver::start`].
-    unsafe fn start(&mut self, id: OpId, op: &Op, scratch: *mut Scratch) -> Start {
+    /// Safety: as for [`Driver::start`].
+    unsafe fn start_slowly(&mut self, id: OpId, op: &Op, scratch: *mut Scratch) -> Start {
         let Some((fd, direction)) = op.waits_for() else {
             return Start::Blocking;
         };
@@ -344,11 +332,8 @@ impl Inner {
     }
 
     /// [`Driver::attempt`] for other operations than a send.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Driver::attempt`].
-    unsafe fn attempt(&mut self, op: &Op) -> Option<OsResult> {
+    /// Safety: as for [`Driver::attempt`].
+    unsafe fn attempt_slowly(&mut self, op: &Op) -> Option<OsResult> {
         #[cfg(target_os = "linux")]
         if let Op::File(FileOp::ReadAt { fd, ptr, len, offset }) = *op {
             // SAFETY: the caller's promise.
@@ -429,36 +414,35 @@ unsafe impl Driver for Reactor {
 
     fn control(&mut self, call: Control<'_>) -> io::Result<Reply> {
         match call {
-            Control::Close { fd } | Control::Reset { fd } | Control::Forget { fd } => self.inner.fd_closed(fd),
+            Control::Close { fd } | Control::Reset { fd } | Control::Forget { fd } => self.fd_closed(fd),
             _ => {}
         }
         let reply = driver::control(call)?;
         match (call, &reply) {
-            (_, &Reply::Fd(fd)) | (Control::Adopt { fd }, _) => self.inner.fd_opened(fd),
+            (_, &Reply::Fd(fd)) | (Control::Adopt { fd }, _) => self.fd_opened(fd),
             (_, &Reply::Pair(one, other)) => {
-                self.inner.fd_opened(one);
-                self.inner.fd_opened(other);
+                self.fd_opened(one);
+                self.fd_opened(other);
             }
-            (Control::Watch { fd }, _) => self.inner.watch(fd).map_err(io::Error::from_raw_os_error)?,
+            (Control::Watch { fd }, _) => self.watch(fd).map_err(io::Error::from_raw_os_error)?,
             _ => {}
         }
         Ok(reply)
     }
 
     unsafe fn start(&mut self, id: OpId, op: &Op, scratch: *mut Scratch) -> Start {
-        let inner = &mut self.inner;
         // A receive that has to wait is the common case, and takes the short path.
         if let Op::Recv { fd, .. } | Op::RecvManaged { fd, .. } = *op
             && !Source::NEEDS_ARMING
-            && let Some(state) = inner.fds.registered(fd)
+            && let Some(state) = self.fds.registered(fd)
             && !state.read.may_be_ready
         {
-            inner.counters.submissions += 1;
+            self.counters.submissions += 1;
             state.read.waiting.push(Waiting::new(id, op));
             return Start::Pending;
         }
         // SAFETY: the caller's promise.
-        unsafe { inner.start(id, op, scratch) }
+        unsafe { self.start_slowly(id, op, scratch) }
     }
 
     fn tries_first(&self) -> bool {
@@ -466,11 +450,10 @@ unsafe impl Driver for Reactor {
     }
 
     unsafe fn attempt(&mut self, op: &Op, _: bool) -> Option<OsResult> {
-        let inner = &mut self.inner;
         match *op {
             // As above.
             Op::Send { fd, medium, ptr, len } if fd >= 0 && !Pipes::serves(op) => {
-                let side = &mut inner.fds.get(fd).write;
+                let side = &mut self.fds.get(fd).write;
                 // Waiting operations come first.
                 if !side.may_be_ready || !side.waiting.is_empty() {
                     return None;
@@ -478,12 +461,12 @@ unsafe impl Driver for Reactor {
                 // SAFETY: the caller's promise: the memory is valid until this returns, and the call has ended by then.
                 let res = unsafe { sys::send(fd, medium, ptr, len) };
                 side.note(res.map(OpResult::new), medium, len);
-                inner.counters.submissions += u64::from(res.is_some());
-                inner.counters.completions += u64::from(res.is_some());
+                self.counters.submissions += u64::from(res.is_some());
+                self.counters.completions += u64::from(res.is_some());
                 res
             }
             // SAFETY: as above.
-            _ => unsafe { inner.attempt(op) },
+            _ => unsafe { self.attempt_slowly(op) },
         }
     }
 
@@ -500,64 +483,63 @@ unsafe impl Driver for Reactor {
     }
 
     fn cancel(&mut self, id: OpId, op: &Op) {
-        let inner = &mut self.inner;
-        if let Some(in_time) = inner.pipes.cancel(id) {
-            inner.counters.late_cancels += u64::from(!in_time);
+        if let Some(in_time) = self.pipes.cancel(id) {
+            self.counters.late_cancels += u64::from(!in_time);
             return;
         }
-        let fds = &mut inner.fds;
+        let fds = &mut self.fds;
         let is_waiting = |(fd, direction)| fds.get(fd).side(direction).waiting.remove(id);
         match op.waits_for().filter(|(fd, _)| *fd >= 0).is_some_and(is_waiting) {
-            true => inner.finish(id, Err(errno::CANCELED)),
+            true => self.finish(id, Err(errno::CANCELED)),
             // It has completed.
-            false => inner.counters.late_cancels += 1,
+            false => self.counters.late_cancels += 1,
         }
     }
 
     fn provide_buffers(&mut self, pool: &Rc<BufferPool>) -> bool {
-        self.inner.pool.0 = Some(pool.clone());
+        self.pool.0 = Some(pool.clone());
         true
     }
 
     fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
-        let inner = &mut self.inner;
         let before = completed.len();
         // Completions that are already here are handled before blocking.
-        inner.pipes.complete(&mut inner.done);
-        let wait = if inner.done.is_empty() || wait == Wait::Poll {
-            wait
-        } else {
-            Wait::No
+        self.pipes.complete(&mut self.done);
+        let wait = match self.done.is_empty() || wait == Wait::Poll {
+            true => wait,
+            false => Wait::No,
         };
-        completed.append(&mut inner.done);
+        completed.append(&mut self.done);
         if wait == Wait::No && !self.throttle.is_due() {
-            inner.counters.completions += (completed.len() - before) as u64;
-            inner.counters.spins += u64::from(completed.len() == before);
+            self.counters.completions += (completed.len() - before) as u64;
+            self.counters.spins += u64::from(completed.len() == before);
             return Ok(());
         }
-        inner.counters.enters += sleep::wait(&mut inner.poll, &mut self.events, wait)?;
+        self.counters.enters += sleep::wait(&mut self.poll, &mut self.events, wait)?;
         self.throttle.polled();
+        let events = std::mem::replace(&mut self.events, Events::with_capacity(0));
         let mut event_count = 0;
-        for event in &self.events {
-            inner.on_event(event, completed);
+        for event in &events {
+            self.on_event(event, completed);
             event_count += 1;
         }
-        inner.pipes.complete(completed);
+        self.events = events;
+        self.pipes.complete(completed);
         self.may_have_more = event_count == MAX_EVENTS;
-        inner.counters.completions += (completed.len() - before) as u64;
+        self.counters.completions += (completed.len() - before) as u64;
         Ok(())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         // An outer loop that watches the epoll edge-triggered is not signalled again for events that are left in it.
-        if !self.inner.done.is_empty() || self.may_have_more {
+        if !self.done.is_empty() || self.may_have_more {
             self.notifier.notify();
         }
         Ok(())
     }
 
     fn descriptor(&mut self) -> io::Result<Fd> {
-        os::descriptor(&self.inner.poll)
+        os::descriptor(&self.poll)
     }
 
     fn notifier(&self) -> Arc<dyn Notify> {
@@ -565,7 +547,7 @@ unsafe impl Driver for Reactor {
     }
 
     fn counters(&self) -> DriverCounters {
-        self.inner.counters
+        self.counters
     }
 
     fn fd_space(&self) -> FdSpace {

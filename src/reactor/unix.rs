@@ -97,9 +97,7 @@ impl Pipes {
         false
     }
 
-    /// # Safety
-    ///
-    /// As for [`Driver::start`](crate::driver::Driver::start).
+    /// Safety: as for [`Driver::start`](crate::driver::Driver::start).
     #[inline(always)]
     pub(super) unsafe fn start(
         &mut self,

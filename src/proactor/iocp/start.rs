@@ -22,10 +22,7 @@ const ADDRESS_LEN: u32 = size_of::<SOCKADDR_IN6>() as u32 + 16;
 
 impl Iocp {
     /// Starts an operation.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Driver::start`](crate::driver::Driver::start).
+    /// Safety: as for [`Driver::start`](crate::driver::Driver::start).
     pub(super) unsafe fn begin(&mut self, id: OpId, op: &Op, scratch: *mut Scratch) -> Start {
         let done = |res: OsResult| Start::Done(OpResult::new(res));
         let fd = match *op {
@@ -163,9 +160,7 @@ impl Iocp {
         }
     }
 
-    /// # Safety
-    ///
-    /// As for [`call`](Iocp::call).
+    /// Safety: as for [`call`](Iocp::call).
     unsafe fn accept(&mut self, scratch: *mut IocpScratch, fd: Fd) -> OsResult {
         let Some(accept) = self.extensions.accept(socket(fd))? else {
             return Err(errno::NO_SYSTEM_CALL);
@@ -195,9 +190,7 @@ impl Iocp {
         socket_result(result != 0, 0)
     }
 
-    /// # Safety
-    ///
-    /// As for [`call`](Iocp::call).
+    /// Safety: as for [`call`](Iocp::call).
     unsafe fn connect(&mut self, overlapped: *mut OVERLAPPED, fd: Fd, name: &sys::Name) -> OsResult {
         let Some(connect) = self.extensions.connect(socket(fd))? else {
             return Err(errno::NO_SYSTEM_CALL);
@@ -229,9 +222,7 @@ impl Iocp {
         socket_result(result != 0, 0)
     }
 
-    /// # Safety
-    ///
-    /// As for [`call`](Iocp::call).
+    /// Safety: as for [`call`](Iocp::call).
     unsafe fn wait_for(&mut self, scratch: *mut IocpScratch, fd: Fd, direction: Direction) -> OsResult {
         let afd = match &self.afd {
             Some(afd) => afd,

@@ -82,10 +82,7 @@ impl Uring {
     }
 
     /// Starts an operation that is not a plain receive or send, or for which the ring is full.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Driver::start`].
+    /// Safety: as for [`Driver::start`].
     #[cold]
     unsafe fn start_slowly(&mut self, id: OpId, op: &Op, scratch: *mut Scratch) -> Start {
         if let Op::Connect { name, .. } = *op {
@@ -99,10 +96,10 @@ impl Uring {
         }
         self.watches_foreign |= matches!(op, Op::Readiness { .. });
         // SAFETY: the caller's promise: the scratch is the operation's until it completes.
-        match unsafe { submit::entry(op, scratch, &self.features) } {
-            Some(entry) => self.push(entry.user_data(id.to_u64())),
-            None => return Start::Blocking,
-        }
+        let Some(entry) = (unsafe { submit::entry(op, id, scratch, &self.features) }) else {
+            return Start::Blocking;
+        };
+        self.push(entry);
         Start::Pending
     }
 

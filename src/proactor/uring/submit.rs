@@ -23,18 +23,15 @@ const POLL_FIRST: u16 = 1;
 /// these stores.
 #[inline]
 pub(super) fn socket_entry(op: &Op, id: OpId, features: &Features) -> Option<squeue::Entry> {
-    if cfg!(target_endian = "big") {
-        return None;
-    }
-    let recv = |medium, drained| {
+    let recv = |medium, drained, flags| {
         // Only TCP sockets report on every kernel whether they have more data.
         let poll_first = drained && medium == Medium::Tcp && features.poll_first;
-        u64::from(opcode::Recv::CODE) | u64::from(if poll_first { POLL_FIRST } else { 0 }) << 16
+        head(opcode::Recv::CODE, flags, if poll_first { POLL_FIRST } else { 0 })
     };
-    let (head, fd, addr, len_and_flags) = match *op {
+    let (head, fd, addr, len, flags) = match *op {
+        // From buffer group 0.
         Op::RecvManaged { fd, medium, drained } if medium != Medium::Pipe => {
-            let select = u64::from(squeue::Flags::BUFFER_SELECT.bits()) << 8;
-            (recv(medium, drained) | select, fd, 0, 0)
+            (recv(medium, drained, squeue::Flags::BUFFER_SELECT.bits()), fd, 0, 0, 0)
         }
         Op::Recv {
             fd,
@@ -42,19 +39,33 @@ pub(super) fn socket_entry(op: &Op, id: OpId, features: &Features) -> Option<squ
             drained,
             ptr,
             len,
-        } if medium != Medium::Pipe => (recv(medium, drained), fd, ptr as u64, len as u64),
+        } if medium != Medium::Pipe => (recv(medium, drained, 0), fd, ptr as u64, len as u32, 0),
+        // Without MSG_WAITALL: with it the kernel continues a short send by itself, and if the peer then resets,
+        // reports the count so far and swallows the reset.
         Op::Send { fd, medium, ptr, len } if medium != Medium::Pipe => {
-            let flags = (NO_SIGNAL as u64) << 32;
-            (u64::from(opcode::Send::CODE), fd, ptr as u64, len as u64 | flags)
+            let head = head(opcode::Send::CODE, 0, 0);
+            (head, fd, ptr as u64, len as u32, NO_SIGNAL as u32)
         }
         _ => return None,
     };
-    let head = head | u64::from(fd as u32) << 32;
-    // Opcode, flags, ioprio, fd; offset; address; length, flags of the operation; user data; buffer group.
-    let group = u64::from(buffers::GROUP);
-    let words = [head, 0, addr, len_and_flags, id.to_u64(), group, 0, 0];
-    // SAFETY: an entry is the kernel's `io_uring_sqe`: 64 bytes of plain numbers, these on a little-endian machine.
+    // Opcode, flags, ioprio, fd; offset; address; length, flags of the operation; user data; buffer group and others.
+    let words = [pair(head, fd as u32), 0, addr, pair(len, flags), id.to_u64(), 0, 0, 0];
+    // SAFETY: an entry is the kernel's `io_uring_sqe`: 64 bytes of plain numbers.
     Some(unsafe { std::mem::transmute::<[u64; 8], squeue::Entry>(words) })
+}
+
+/// The first three fields of an entry.
+const fn head(opcode: u8, flags: u8, ioprio: u16) -> u32 {
+    let [low, high] = ioprio.to_ne_bytes();
+    u32::from_ne_bytes([opcode, flags, low, high])
+}
+
+/// Two fields that follow each other in memory.
+const fn pair(first: u32, second: u32) -> u64 {
+    match cfg!(target_endian = "little") {
+        true => first as u64 | (second as u64) << 32,
+        false => (first as u64) << 32 | second as u64,
+    }
 }
 
 /// The submission for an op; `None` if this kernel has no opcode for it.
@@ -62,7 +73,10 @@ pub(super) fn socket_entry(op: &Op, id: OpId, features: &Features) -> Option<squ
 /// # Safety
 ///
 /// The memory that `op` points to and `scratch` belong to the operation until it completes.
-pub(super) unsafe fn entry(op: &Op, scratch: *mut Scratch, features: &Features) -> Option<squeue::Entry> {
+pub(super) unsafe fn entry(op: &Op, id: OpId, scratch: *mut Scratch, features: &Features) -> Option<squeue::Entry> {
+    if let Some(entry) = socket_entry(op, id, features) {
+        return Some(entry);
+    }
     // An operation without a descriptor names a path.
     let fd = types::Fd(op.fd().unwrap_or(libc::AT_FDCWD));
     let none: *mut u8 = std::ptr::null_mut();
@@ -76,20 +90,14 @@ pub(super) unsafe fn entry(op: &Op, scratch: *mut Scratch, features: &Features) 
             let (ptr, len) = unsafe { ((*name).as_ptr(), (*name).len()) };
             opcode::Connect::new(fd, ptr, len).build()
         }
-        Op::Recv { medium, ptr, len, .. } => match medium {
-            Medium::Tcp | Medium::Unix => opcode::Recv::new(fd, ptr, len as u32).build(),
-            Medium::Pipe => opcode::Read::new(fd, ptr, len as u32).offset(CURRENT).build(),
-        },
-        Op::RecvManaged { medium, .. } => {
-            let entry = match medium {
-                Medium::Tcp | Medium::Unix => opcode::Recv::new(fd, none, 0).buf_group(buffers::GROUP).build(),
-                Medium::Pipe => opcode::Read::new(fd, none, 0)
-                    .offset(CURRENT)
-                    .buf_group(buffers::GROUP)
-                    .build(),
-            };
-            entry.flags(squeue::Flags::BUFFER_SELECT)
-        }
+        // These three are for pipes: `socket_entry` has the others.
+        Op::Recv { ptr, len, .. } => opcode::Read::new(fd, ptr, len as u32).offset(CURRENT).build(),
+        Op::RecvManaged { .. } => opcode::Read::new(fd, none, 0)
+            .offset(CURRENT)
+            .buf_group(buffers::GROUP)
+            .build()
+            .flags(squeue::Flags::BUFFER_SELECT),
+        Op::Send { ptr, len, .. } => opcode::Write::new(fd, ptr, len as u32).offset(CURRENT).build(),
         Op::RecvVectored {
             medium, slices, count, ..
         } => match medium {
@@ -101,12 +109,6 @@ pub(super) unsafe fn entry(op: &Op, scratch: *mut Scratch, features: &Features) 
             Medium::Pipe => opcode::Readv::new(fd, slices.cast(), count as u32)
                 .offset(CURRENT)
                 .build(),
-        },
-        // Without MSG_WAITALL: with it the kernel continues a short send by itself, and if the peer then resets,
-        // reports the count so far and swallows the reset.
-        Op::Send { medium, ptr, len, .. } => match medium {
-            Medium::Tcp | Medium::Unix => opcode::Send::new(fd, ptr, len as u32).flags(NO_SIGNAL).build(),
-            Medium::Pipe => opcode::Write::new(fd, ptr, len as u32).offset(CURRENT).build(),
         },
         Op::SendVectored {
             medium, slices, count, ..
@@ -140,9 +142,9 @@ pub(super) unsafe fn entry(op: &Op, scratch: *mut Scratch, features: &Features) 
             opcode::PollAdd::new(fd, events as u32).build()
         }
         Op::LookUp { .. } => return None,
-        Op::File(op) => return file_entry(op, fd, features),
+        Op::File(op) => file_entry(op, fd, features)?,
     };
-    Some(entry)
+    Some(entry.user_data(id.to_u64()))
 }
 
 /// The submission for a file operation; `None` if this kernel has none for it.

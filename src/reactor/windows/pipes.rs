@@ -83,10 +83,7 @@ impl Pipes {
     }
 
     /// Starts an operation; a managed receive takes a buffer of `pool`.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Driver::start`](crate::driver::Driver::start).
+    /// Safety: as for [`Driver::start`](crate::driver::Driver::start).
     pub(in crate::reactor) unsafe fn start(
         &mut self,
         id: OpId,
