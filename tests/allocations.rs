@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use windlass::Builder;
 use windlass::compat::Bridge;
-use windlass::net::{TcpListener, TcpStream, UdpSocket};
+use windlass::net::{RecvBatch, SendBatch, TcpListener, TcpStream, UdpSocket};
 
 #[path = "suite/support.rs"]
 mod support;
@@ -309,6 +309,49 @@ fn an_echoed_datagram_allocates_nothing() {
         if case.tries_first() || case.event_loop().describe().features.contains(&"buffer ring") {
             measure_datagrams(case, true);
         }
+    });
+}
+
+/// Batches that are echoed, by two system calls each. The client has a window of them on their way.
+#[test]
+fn echoed_batches_allocate_nothing() {
+    const WINDOW: usize = 8;
+    on_every_kernel_driver(|case| {
+        let batches = rounds() / WINDOW;
+        case.run(async {
+            let socket = UdpSocket::bind("127.0.0.1:0").await.expect("bind");
+            let addr = socket.local_addr().expect("an address");
+            let client = std::thread::spawn(move || {
+                let client = std::net::UdpSocket::bind("127.0.0.1:0").expect("bind");
+                client.connect(addr).expect("connect");
+                let mut echo = [0; MESSAGE.len()];
+                for _ in 0..WARM_UP + batches {
+                    for _ in 0..WINDOW {
+                        client.send(&MESSAGE).expect("send");
+                    }
+                    for _ in 0..WINDOW {
+                        support::uninterrupted(|| client.recv(&mut echo)).expect("receive");
+                        assert_eq!(echo, MESSAGE);
+                    }
+                }
+            });
+            let (mut queries, mut answers) = (RecvBatch::new(WINDOW, 2_048), SendBatch::new());
+            let mut echoed = 0;
+            while echoed < (WARM_UP + batches) * WINDOW {
+                if echoed >= WARM_UP * WINDOW && !IS_COUNTING.get() {
+                    ALLOCATIONS.set(0);
+                    IS_COUNTING.set(true);
+                }
+                echoed += socket.recv_batch(&mut queries).await.expect("receive");
+                for query in &queries {
+                    answers.push(&query, query.from());
+                }
+                socket.send_batch(&mut answers).await.expect("send");
+            }
+            IS_COUNTING.set(false);
+            client.join().expect("no panic");
+        });
+        assert_eq!(ALLOCATIONS.get(), 0, "allocations in {batches} batches");
     });
 }
 

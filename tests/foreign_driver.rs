@@ -16,10 +16,11 @@ use std::time::{Duration, SystemTime};
 use windlass::Builder;
 use windlass::driver::{
     BufferPool, Completion, Control, Description, Driver, DriverCounters, Fd, FdSpace, FileOp, Message, MessageBuf,
-    Name, Notify, Op, OpId, OpResult, OsResult, Reply, Scratch, SocketKind, SocketOption, Start, Stat, Wait,
+    MessageEntry, Name, Notify, Op, OpId, OpResult, OsResult, Reply, Scratch, SocketKind, SocketOption, Start, Stat,
+    Wait,
 };
 use windlass::fs::File;
-use windlass::net::{TcpListener, TcpStream, UdpSocket};
+use windlass::net::{RecvBatch, SendBatch, TcpListener, TcpStream, UdpSocket};
 use windlass::time::Instant;
 
 /// The state of the driver as the test observes it, also after the driver was dropped.
@@ -322,6 +323,25 @@ unsafe impl Driver for Toy {
         true
     }
 
+    /// A datagram "refused" stands for an error. There is no `send_batch`: the loop sends one by one.
+    unsafe fn recv_batch(&mut self, fd: Fd, entries: &mut [MessageEntry]) -> usize {
+        for (index, entry) in entries.iter_mut().enumerate() {
+            // SAFETY: the caller guarantees that the message is valid.
+            let Some(mut result) = (unsafe { self.receive(fd, entry.message_mut()) }) else {
+                return index;
+            };
+            if result == Ok("refused".len() as u32) {
+                result = Err(libc::ECONNREFUSED);
+            }
+            entry.set_result(result);
+            assert_eq!(entry.result(), result);
+            if result.is_err() {
+                return index + 1;
+            }
+        }
+        entries.len()
+    }
+
     fn cancel(&mut self, id: OpId, _op: &Op) {
         for pending in self.pending.iter_mut().filter(|pending| pending.0 == id) {
             pending.2 = true;
@@ -475,6 +495,41 @@ fn datagrams_have_addresses() {
     drop(event_loop);
     assert!(seen.borrow().dropped);
     assert_eq!(seen.borrow().closed, seen.borrow().open);
+}
+
+/// An error that follows datagrams in a batch is returned by the next receive.
+#[test]
+fn an_error_behind_datagrams_is_kept() {
+    let event_loop = Builder::new()
+        .with_driver(Toy::new(&Rc::default()))
+        .build()
+        .expect("a loop");
+    let ran = event_loop.run_until_complete(async {
+        let one = UdpSocket::bind("127.0.0.1:0").await.expect("bind");
+        let other = UdpSocket::bind("127.0.0.1:0").await.expect("bind");
+        let to = other.local_addr().expect("an address");
+        let (mut sending, mut batch) = (SendBatch::new(), RecvBatch::new(8, 16));
+        for text in ["one", "two", "refused", "three", "refused"] {
+            sending.push(text.as_bytes(), to);
+        }
+        assert_eq!(one.send_batch(&mut sending).await.expect("send"), 5);
+        for expected in [Some(&["one", "two"][..]), None, Some(&["three"][..]), None] {
+            match (other.recv_batch(&mut batch).await, expected) {
+                (Ok(_), Some(texts)) => {
+                    let received: Vec<_> = batch.iter().map(|datagram| datagram.to_vec()).collect();
+                    assert_eq!(received, texts.iter().map(|text| text.as_bytes()).collect::<Vec<_>>());
+                    assert!(
+                        batch
+                            .iter()
+                            .all(|datagram| Some(datagram.from()) == one.local_addr().ok())
+                    );
+                }
+                (Err(error), None) => assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused),
+                (received, _) => panic!("{received:?} instead of {expected:?}"),
+            }
+        }
+    });
+    ran.expect("the loop runs");
 }
 
 #[test]

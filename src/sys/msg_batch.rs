@@ -171,3 +171,21 @@ impl MsgBatchBuf {
         header.open()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_ends_a_batch_and_has_a_result() {
+        let mut batch = MsgBatchBuf::default();
+        let empty = (0..4).map(|_| IoVec::EMPTY).collect::<Vec<_>>();
+        let entries = batch.to_receive(empty.into_iter(), false);
+        let mut results = [Some(Ok(3)), Some(Err(7)), Some(Ok(5)), None].into_iter();
+        assert_eq!(one_by_one(entries, |_| results.next().flatten()), 2);
+        assert_eq!((entries[0].result(), entries[1].result()), (Ok(3), Err(7)));
+        assert_eq!(one_by_one(entries, |_| results.next().flatten()), 1);
+        assert_eq!(one_by_one(entries, |_| results.next().flatten()), 0);
+        assert_eq!(one_by_one(entries, |_| Some(Ok(1))), 4);
+    }
+}

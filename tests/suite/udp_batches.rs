@@ -419,7 +419,7 @@ fn coalesced_datagrams_are_separate() {
                         .unwrap();
                 }
                 one.send_to("", addr(&other)).await.0.unwrap();
-                // Its datagrams could not be told apart.
+                // It would return several datagrams as one.
                 let error = other.recv_from(vec![0; 2_000]).await.0.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
                 assert_eq!(other.recv_managed().await.unwrap_err().kind(), ErrorKind::InvalidInput);
@@ -465,7 +465,7 @@ fn sockets_share_a_port() {
             );
             let mut counts = [0; 2];
             let count = if cfg!(miri) { 8 } else { 64 };
-            // Linux chooses by the sender's address: with so many, each socket gets some.
+            // Linux chooses by the sender's address: with 64 senders, each socket gets some.
             for number in 0..count {
                 let sender = local().await;
                 sender.send_to(marked(number, 8), here).await.0.unwrap();

@@ -131,7 +131,8 @@ impl Quirks {
         }
     }
 
-    /// Attempts ([`Driver::attempt`]) that succeed if the operation can complete now. The others are refused.
+    /// Attempts ([`Driver::attempt`]) that succeed if the operation can complete now, and batches
+    /// ([`Driver::recv_batch`], [`Driver::send_batch`]) that are passed on. The others are refused.
     pub fn attempts_served(self, rate: f64) -> Quirks {
         Quirks {
             attempts_served: rate,
@@ -184,7 +185,8 @@ impl Quirks {
         }
     }
 
-    /// Reads and writes of byte streams and files that are started with a shorter length.
+    /// Reads and writes of byte streams and files that are started with a shorter length, and batches that are passed on
+    /// with fewer datagrams.
     pub fn short_counts(self, rate: f64) -> Quirks {
         Quirks {
             short_counts: rate,
