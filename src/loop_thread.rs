@@ -215,6 +215,7 @@ impl LoopHandle {
     /// Runs `function` on the loop's thread, with the loop's [values](LoopLocal), and returns a handle to its result.
     ///
     /// This is how another thread reaches state that stays on the loop's thread, such as an `Rc` of a task there.
+    #[track_caller]
     pub fn with<F, R>(&self, function: F) -> Result<RemoteHandle<R>, LoopClosed>
     where
         F: FnOnce(&LoopLocal) -> R + Send + 'static,

@@ -1,9 +1,8 @@
 //! `BlockingHandle`: the handle to a job of a thread pool.
 
-use std::any::Any;
 use std::fmt;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
@@ -12,14 +11,14 @@ use super::Refusal;
 use super::pool::{JobId, Shared, Ticket, Work};
 use crate::error::forked_error;
 use crate::event_loop::core::{ClockHold, LoopCore, RemoteEvent};
-use crate::event_loop::exception::{Exception, report};
 use crate::event_loop::inbox::Inbox;
-use crate::task::{JoinError, ResultSlot, TaskId, WaitReason, set_wait_reason};
+use crate::task::{JoinError, ResultSlot, TaskId, Unclaimed, WaitReason, set_wait_reason};
 
 /// A handle to a blocking job: await it for a `Result<T, JoinError>`, on any loop or runtime. If the pool shuts down
 /// before the job starts, the result is a cancelled [`JoinError`].
 ///
-/// Dropping the handle detaches the job. If it then panics, the spawning loop's exception handler is called.
+/// Dropping the handle detaches the job. If it then panics or returns an `Err`, the spawning loop's exception handler is
+/// called: for errors once per spawn location, and then with a count.
 #[must_use = "await it for the result, or use `drop` to ignore the result"]
 pub struct BlockingHandle<T> {
     slot: Arc<Slot<T>>,
@@ -39,7 +38,7 @@ struct Slot<T> {
     result: ResultSlot<T>,
     /// Stops the virtual clock of the loop that waits for the result.
     hold: Mutex<Option<ClockHold>>,
-    /// The loop whose exception handler is called for a panic after the handle was dropped.
+    /// The loop whose exception handler is called for a panic or error after the handle was dropped.
     inbox: Option<Arc<Inbox<RemoteEvent>>>,
 }
 
@@ -73,21 +72,15 @@ impl<T> Slot<T> {
         let unclaimed = self.result.resolve(result);
         // After the wake, because the loop must see the result before time advances.
         self.release_clock();
-        self.report_panic(unclaimed);
+        self.report(unclaimed);
     }
 
-    /// Passes a panic that has no receiver to the loop's exception handler, or to standard error.
-    fn report_panic(&self, payload: Option<Box<dyn Any + Send>>) {
-        let Some(payload) = payload else { return };
-        let exception = Exception::panic("a blocking job, whose handle was dropped,", payload);
-        match &self.inbox {
-            Some(inbox) => {
-                // A closed loop has no handler.
-                if let Err(RemoteEvent::Exception(exception)) = inbox.send(RemoteEvent::Exception(exception)) {
-                    report(exception);
-                }
-            }
-            None => report(exception),
+    /// Passes a panic or error that has no receiver to the loop's exception handler, or to standard error.
+    fn report(&self, unclaimed: Option<Box<Unclaimed>>) {
+        match (unclaimed, &self.inbox) {
+            (None, _) => {}
+            (Some(unclaimed), Some(inbox)) => unclaimed.report_to(inbox),
+            (Some(unclaimed), None) => unclaimed.report(),
         }
     }
 }
@@ -102,12 +95,13 @@ impl<T> Drop for Resolver<T> {
 }
 
 impl<T: Send + 'static> BlockingHandle<T> {
+    #[track_caller]
     pub(super) fn start<F>(pool: &Arc<Shared>, work: F) -> BlockingHandle<T>
     where
         F: FnOnce() -> T + Send + 'static,
     {
         let slot = Arc::new(Slot {
-            result: ResultSlot::default(),
+            result: ResultSlot::new("a blocking job", Location::caller()),
             hold: Mutex::default(),
             inbox: LoopCore::try_current().map(|core| core.inbox.clone()),
         });
@@ -230,7 +224,7 @@ impl<T> Drop for BlockingHandle<T> {
         self.stop_waiting();
         let unclaimed = self.slot.result.abandon();
         self.slot.release_clock();
-        self.slot.report_panic(unclaimed);
+        self.slot.report(unclaimed);
     }
 }
 

@@ -238,6 +238,7 @@ impl Pool {
     }
 
     /// Runs `work` on a thread of the pool: see [`spawn_blocking`](crate::spawn_blocking).
+    #[track_caller]
     pub fn spawn<T, F>(&self, work: F) -> BlockingHandle<T>
     where
         T: Send + 'static,
@@ -247,6 +248,7 @@ impl Pool {
     }
 
     /// As [`spawn`](Pool::spawn), but fails and returns the closure if every thread is busy and the queue is full.
+    #[track_caller]
     pub fn try_spawn<T, F>(&self, work: F) -> Result<BlockingHandle<T>, PoolFull<F>>
     where
         T: Send + 'static,

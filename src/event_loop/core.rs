@@ -33,7 +33,7 @@ use crate::inflight::OpTable;
 use crate::inflight::watch::Watcher;
 use crate::on_drop::OnDrop;
 use crate::sys::{self, Fd, SplicePipe};
-use crate::task::{Cleanups, DropScope, Owner, RawTask, RemoteWake, TaskId, UnreadCounts};
+use crate::task::{Cleanups, DropScope, Owner, RawTask, RemoteWake, TaskId, Unclaimed, UnreadCounts};
 use crate::time::Instant;
 
 /// Results that a task may get synchronously within one poll before it has to yield, so that a task whose data is
@@ -56,7 +56,7 @@ pub(crate) enum RemoteEvent {
     /// The pool has capacity for operations in `waiting_for_pool`.
     PoolHasCapacity,
     /// Passed to the exception handler, even while the loop closes.
-    Exception(Exception),
+    Unclaimed(Box<Unclaimed>),
     /// A [`ClockHold`] has ended.
     ReleaseClock,
 }

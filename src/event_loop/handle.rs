@@ -1,8 +1,8 @@
 //! Handles that control a loop from other threads.
 
-use std::any::Any;
 use std::fmt;
 use std::future::{Future, poll_fn};
+use std::panic::Location;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use crate::error::{LoopClosed, forked_error};
 use crate::event_loop::core::{LoopCore, RemoteEvent};
-use crate::event_loop::exception::{Exception, report};
 use crate::event_loop::inbox::Inbox;
 use crate::event_loop::task_key::TaskKey;
 use crate::sync::thread::park;
@@ -55,6 +54,7 @@ impl LoopHandle {
     ///
     /// Futures that use this crate's timers and streams are not `Send`. For those, use
     /// [`spawn_with`](LoopHandle::spawn_with): `handle.spawn_with(|| async { sleep(d).await })`.
+    #[track_caller]
     pub fn spawn<F>(&self, future: F) -> Result<RemoteHandle<F::Output>, LoopClosed>
     where
         F: SendOrUseSpawnWith,
@@ -64,6 +64,7 @@ impl LoopHandle {
     }
 
     /// As [`spawn`](LoopHandle::spawn), for a future that is not `Send`: `make` creates it on the loop's thread.
+    #[track_caller]
     pub fn spawn_with<M, F>(&self, make: M) -> Result<RemoteHandle<F::Output>, LoopClosed>
     where
         M: FnOnce() -> F + Send + 'static,
@@ -71,7 +72,7 @@ impl LoopHandle {
         F::Output: Send + 'static,
     {
         let handle = RemoteHandle {
-            result: Arc::default(),
+            result: Arc::new(ResultSlot::new("a future from another thread", Location::caller())),
             task: Arc::default(),
             inbox: self.inbox.clone(),
         };
@@ -116,7 +117,8 @@ impl fmt::Debug for LoopHandle {
 /// A handle to a future that was sent to a loop. Await it on any runtime, or block another thread with
 /// [`wait`](RemoteHandle::wait). If the loop closes first, the result is a cancelled [`JoinError`].
 ///
-/// Dropping the handle detaches the future. If it then panics, the loop's exception handler is called.
+/// Dropping the handle detaches the future. If it then panics or returns an `Err`, the loop's exception handler is called: for
+/// errors once per spawn location, and then with a count.
 #[must_use = "use `drop` to ignore the result"]
 pub struct RemoteHandle<T> {
     result: Arc<ResultSlot<T>>,
@@ -125,18 +127,14 @@ pub struct RemoteHandle<T> {
     inbox: Arc<Inbox<RemoteEvent>>,
 }
 
-fn unclaimed_panic(payload: Box<dyn Any + Send>) -> Exception {
-    Exception::panic("a future from another thread, whose handle was dropped,", payload)
-}
-
 /// Guarantees that the handle gets a result: if it is dropped before there is one, the result is `Cancelled`.
 struct Resolver<T: Send + 'static>(Arc<ResultSlot<T>>);
 
 impl<T: Send + 'static> Resolver<T> {
     /// Sets the result, unless there is one.
     fn resolve(&self, result: Result<T, JoinError>) {
-        if let Some(payload) = self.0.resolve(result) {
-            report(unclaimed_panic(payload));
+        if let Some(unclaimed) = self.0.resolve(result) {
+            unclaimed.report();
         }
     }
 }
@@ -220,10 +218,8 @@ impl<T> Drop for RemoteHandle<T> {
         if self.inbox.is_forked() {
             return;
         }
-        if let Some(payload) = self.result.abandon() {
-            // The exception handler is called on the loop's thread. If the loop has closed, it has no handler.
-            let call = RemoteEvent::Call(Box::new(move || report(unclaimed_panic(payload))));
-            drop(self.inbox.send(call));
+        if let Some(unclaimed) = self.result.abandon() {
+            unclaimed.report_to(&self.inbox);
         }
     }
 }

@@ -107,7 +107,7 @@ impl LoopCore {
     fn close_driver(&self, waited: String) {
         for item in self.inbox.close() {
             match item {
-                RemoteEvent::Exception(exception) => report(exception),
+                RemoteEvent::Unclaimed(unclaimed) => unclaimed.report(),
                 // A pool thread finished after `reap_all` gave up: a descriptor or buffer in its result must not leak.
                 RemoteEvent::OpDone(id, res) => self.complete_one(id, OpResult::new(res)),
                 item => guard("a callback's destructor", || drop(item)),

@@ -89,7 +89,7 @@ impl LoopCore {
                 RemoteEvent::Stop => self.stopping.set(true),
                 RemoteEvent::OpDone(id, res) => self.complete_one(id, OpResult::new(res)),
                 RemoteEvent::PoolHasCapacity => self.submit_waiting(),
-                RemoteEvent::Exception(exception) => report(exception),
+                RemoteEvent::Unclaimed(unclaimed) => unclaimed.report(),
                 RemoteEvent::ReleaseClock => self.clock_holds.set(self.clock_holds.get() - 1),
             }
         }

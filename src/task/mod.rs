@@ -67,7 +67,7 @@ pub use output::{Failure, GroupError, GroupOutput, TaskOutput, Value};
 #[doc(hidden)]
 pub use output::{LocalError, SendError};
 pub(crate) use raw::{Owner, RawTask, RemoteWake, Runnable, WaitReason, spawn_on, spawn_unchecked};
-pub(crate) use result_slot::ResultSlot;
+pub(crate) use result_slot::{ResultSlot, Unclaimed};
 #[doc(hidden)]
 pub use select_arms::{Choice, NoArm, select_arms};
 pub use shield::{CancelOnDrop, Shield, shield};

@@ -667,7 +667,7 @@ impl RawTask {
         match unread {
             None => {}
             Some(Unread::Panic(payload)) => report(Exception::task_panic(self, payload)),
-            Some(Unread::Error(error)) => error.report(self),
+            Some(Unread::Error(error)) => error.report_of_task(self),
         }
     }
 

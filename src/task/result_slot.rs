@@ -1,14 +1,24 @@
 //! The result of work on another thread: stored there once, and awaited through a handle.
 
 use std::any::Any;
+use std::panic::Location;
 use std::sync::{Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use super::JoinError;
+use super::unread::UnreadError;
+use crate::event_loop::core::RemoteEvent;
+use crate::event_loop::exception::{Exception, report};
+use crate::event_loop::inbox::Inbox;
 
 /// Shared by the thread that does the work and the handle.
 pub(crate) struct ResultSlot<T> {
     state: Mutex<State<T>>,
+    /// What the work is, for reports.
+    what: &'static str,
+    spawned_at: &'static Location<'static>,
+    /// [`UnreadError::of`]: the handle's destructor does not know that the output is `'static`.
+    unread: fn(T) -> Option<UnreadError>,
 }
 
 struct State<T> {
@@ -19,8 +29,42 @@ struct State<T> {
     is_abandoned: bool,
 }
 
-impl<T> Default for ResultSlot<T> {
-    fn default() -> ResultSlot<T> {
+/// A panic, or an `Err`, of work whose handle was dropped.
+pub(crate) struct Unclaimed {
+    cause: Cause,
+    what: &'static str,
+    spawned_at: &'static Location<'static>,
+}
+
+enum Cause {
+    Panic(Box<dyn Any + Send>),
+    Error(UnreadError),
+}
+
+impl Unclaimed {
+    /// Passes it to the exception handler of the current loop, or to standard error.
+    pub(crate) fn report(self) {
+        let Unclaimed {
+            cause,
+            what,
+            spawned_at,
+        } = self;
+        match cause {
+            Cause::Panic(payload) => report(Exception::panic(&format!("{what}, whose handle was dropped,"), payload)),
+            Cause::Error(error) => error.report(spawned_at, || format!("{what}, spawned at {spawned_at},")),
+        }
+    }
+
+    /// As [`report`](Unclaimed::report), for the loop of an inbox. A closed loop has no handler.
+    pub(crate) fn report_to(self: Box<Unclaimed>, inbox: &Inbox<RemoteEvent>) {
+        if let Err(RemoteEvent::Unclaimed(unclaimed)) = inbox.send(RemoteEvent::Unclaimed(self)) {
+            unclaimed.report();
+        }
+    }
+}
+
+impl<T: 'static> ResultSlot<T> {
+    pub(crate) fn new(what: &'static str, spawned_at: &'static Location<'static>) -> ResultSlot<T> {
         ResultSlot {
             state: Mutex::new(State {
                 result: None,
@@ -28,6 +72,9 @@ impl<T> Default for ResultSlot<T> {
                 waker: None,
                 is_abandoned: false,
             }),
+            what,
+            spawned_at,
+            unread: UnreadError::of,
         }
     }
 }
@@ -37,17 +84,16 @@ impl<T> ResultSlot<T> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Stores the first result and wakes the task that awaits it. If the handle was dropped, returns the payload of a
-    /// panic, which has no receiver.
+    /// Stores the first result and wakes the task that awaits it. If the handle was dropped, returns a panic or error.
     #[must_use]
-    pub(crate) fn resolve(&self, result: Result<T, JoinError>) -> Option<Box<dyn Any + Send>> {
+    pub(crate) fn resolve(&self, result: Result<T, JoinError>) -> Option<Box<Unclaimed>> {
         let mut state = self.state();
         if std::mem::replace(&mut state.is_finished, true) {
             return None;
         }
         if state.is_abandoned {
             drop(state);
-            return panic_of(result);
+            return self.unclaimed(result);
         }
         state.result = Some(result);
         let waker = state.waker.take();
@@ -77,22 +123,30 @@ impl<T> ResultSlot<T> {
         Poll::Pending
     }
 
-    /// Called when the handle is dropped. Returns the payload if the result is a panic.
+    /// Called when the handle is dropped. Returns the result if it is a panic or an error.
     #[must_use]
-    pub(crate) fn abandon(&self) -> Option<Box<dyn Any + Send>> {
+    pub(crate) fn abandon(&self) -> Option<Box<Unclaimed>> {
         let (result, _waker) = {
             let mut state = self.state();
             state.is_abandoned = true;
             (state.result.take(), state.waker.take())
         };
-        result.and_then(panic_of)
+        self.unclaimed(result?)
+    }
+
+    fn unclaimed(&self, result: Result<T, JoinError>) -> Option<Box<Unclaimed>> {
+        let cause = match result {
+            Ok(output) => Cause::Error((self.unread)(output)?),
+            Err(error) => Cause::Panic(error.try_into_panic().ok()?),
+        };
+        Some(Box::new(Unclaimed {
+            cause,
+            what: self.what,
+            spawned_at: self.spawned_at,
+        }))
     }
 
     pub(crate) fn is_finished(&self) -> bool {
         self.state().is_finished
     }
-}
-
-fn panic_of<T>(result: Result<T, JoinError>) -> Option<Box<dyn Any + Send>> {
-    result.err().and_then(|error| error.try_into_panic().ok())
 }

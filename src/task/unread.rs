@@ -1,4 +1,4 @@
-//! Reports of errors that were never read: a task returned an `Err`, and its handle was dropped.
+//! Reports of errors that were never read: a task, or a job of a thread pool, returned an `Err`, and its handle was dropped.
 //!
 //! `spawn` accepts any output, and stable Rust has no way to ask a generic type whether it is a `Result`. So the check
 //! compares the name of the type, which is a constant that the compiler folds: for other outputs nothing is left of it.
@@ -61,11 +61,16 @@ impl UnreadError {
     }
 
     /// Passes the error to the exception handler: the first, tenth, hundredth, ... of each spawn location.
-    pub(super) fn report(self, task: RawTask) {
+    pub(super) fn report_of_task(self, task: RawTask) {
+        self.report(task.spawned_at(), || task.describe());
+    }
+
+    /// As [`report_of_task`](UnreadError::report_of_task); `describe` says what returned the error.
+    pub(super) fn report(self, spawned_at: &'static Location<'static>, describe: impl FnOnce() -> String) {
         let count = match LoopCore::try_current() {
             Some(core) => {
                 let mut counts = core.unread_errors.borrow_mut();
-                let count = counts.entry(task.spawned_at()).or_default();
+                let count = counts.entry(spawned_at).or_default();
                 *count += 1;
                 *count
             }
@@ -78,11 +83,11 @@ impl UnreadError {
             1 => String::new(),
             count => format!(" (number {count} of the tasks spawned there)"),
         };
-        let context = format!("{} returned an error that was never read{place}", task.describe());
+        let context = format!("{} returned an error that was never read{place}", describe());
         report(match self.error {
             Some(error) => Exception::error(context, error),
             None => Exception::note(format!(
-                "{context}: a `{}`. Await the handle, or call its `detach` to report the error itself",
+                "{context}: a `{}`. Await the handle; `JoinHandle::detach` reports the error itself",
                 self.output_type
             )),
         });

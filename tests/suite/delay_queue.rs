@@ -47,6 +47,7 @@ fn all_values_share_one_timer() {
             let keys: Vec<Key> = (0..1000).map(|n| queue.insert(n, HOUR + n * MS)).collect();
             assert_eq!(counters().timers, timers, "not polled yet");
             assert!(poll_once(pin!(queue.next())).await.is_pending());
+            assert!(poll_once(pin!(queue.next())).await.is_pending());
             assert_eq!(counters().timers, timers + 1);
             for key in &keys[..500] {
                 queue.remove(key);

@@ -1,6 +1,6 @@
 //! `JoinSet`, errors that were never read, and combinators that wait for the groups inside of the futures they drop.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::error::Error;
 use std::future::{pending, poll_fn};
 use std::io;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use windlass::task::{self, Builder, CancelToken, Either, JoinSet, TaskGroup, yield_now};
 use windlass::time::{sleep, timeout};
-use windlass::{counters, spawn};
+use windlass::{counters, spawn, spawn_blocking};
 
 use crate::groups::until_receives_in_flight;
 use crate::panics::{assert_one_exception, run_and_collect_exceptions};
@@ -446,6 +446,93 @@ fn the_total_of_unread_errors_is_reported_when_the_loop_closes() {
         drop(event_loop);
         let exceptions = exceptions.take();
         assert!(exceptions[1].contains("3 tasks spawned at"), "{exceptions:?}");
+    });
+}
+
+/// Waits until there are this many exceptions.
+async fn until_exceptions(exceptions: &RefCell<Vec<String>>, count: usize) {
+    while exceptions.borrow().len() < count {
+        sleep(MS).await;
+    }
+}
+
+#[test]
+fn an_error_of_a_blocking_job_whose_handle_was_dropped_is_reported() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let exceptions = exceptions_of(&event_loop);
+        event_loop
+            .run_until_complete(async {
+                for number in 0..12 {
+                    drop(spawn_blocking(move || Err::<(), _>(format!("error {number}"))));
+                }
+                until_exceptions(&exceptions, 2).await;
+                // The job has ended when its handle is dropped.
+                let mut ended = spawn_blocking(|| Err::<(), _>(io::Error::other("late")));
+                while !ended.is_finished() {
+                    sleep(MS).await;
+                }
+                drop(ended);
+                until_exceptions(&exceptions, 3).await;
+                // Read errors are not reported, nor are values and cancelled jobs.
+                ended = spawn_blocking(|| Err(io::Error::other("read")));
+                assert!(ended.await.unwrap().is_err());
+                drop(spawn_blocking(|| Some(1)));
+                assert!(spawn_blocking(|| Ok::<_, String>(2)).await.is_ok());
+            })
+            .unwrap();
+        let exceptions = exceptions.take();
+        assert_eq!(exceptions.len(), 3, "{exceptions:?}");
+        for part in ["a blocking job, spawned at", "join_sets.rs", "never read"] {
+            assert!(exceptions[0].contains(part), "{exceptions:?}");
+        }
+        assert!(exceptions[1].contains("number 10"), "{exceptions:?}");
+        assert!(exceptions[2].contains("late"), "{exceptions:?}");
+    });
+}
+
+#[test]
+fn an_error_of_a_future_from_another_thread_is_reported() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let exceptions = exceptions_of(&event_loop);
+        let handle = event_loop.handle();
+        event_loop
+            .run_until_complete(async {
+                // Dropped before the future ends, and after it.
+                drop(handle.spawn(async { Err::<(), _>("early") }).unwrap());
+                until_exceptions(&exceptions, 1).await;
+                let ended = handle.spawn_with(|| async { Err::<(), _>("late") }).unwrap();
+                while !ended.is_finished() {
+                    yield_now().await;
+                }
+                assert_eq!(exceptions.borrow().len(), 1);
+                drop(ended);
+                until_exceptions(&exceptions, 2).await;
+                drop(handle.with(|_| Err::<(), _>("of a function")).unwrap());
+                until_exceptions(&exceptions, 3).await;
+                assert!(
+                    handle
+                        .spawn(async { Err::<(), _>("read") })
+                        .unwrap()
+                        .await
+                        .unwrap()
+                        .is_err()
+                );
+            })
+            .unwrap();
+        let exceptions = exceptions.take();
+        assert_eq!(exceptions.len(), 3, "{exceptions:?}");
+        for (exception, error) in exceptions.iter().zip(["early", "late", "of a function"]) {
+            for part in [
+                error,
+                "a future from another thread, spawned at",
+                "join_sets.rs",
+                "never read",
+            ] {
+                assert!(exception.contains(part), "{exceptions:?}");
+            }
+        }
     });
 }
 
