@@ -14,7 +14,7 @@ use std::time::SystemTime;
 use super::files::Files;
 use super::kernel::Kernel;
 use super::log::EventKind;
-use super::ops::send_at_once;
+use super::ops::{send_at_once, send_message};
 use super::schedule::Event;
 use crate::driver::op::Op;
 use crate::driver::{
@@ -155,6 +155,17 @@ unsafe impl Driver for SimDriver {
             let fd = op.fd().unwrap_or(-1);
             wire.log
                 .record(wire.now, self.host, EventKind::Start, op_kind(op), fd as i64 as u64);
+        }
+        let (ops, network) = kernel.parts(self.loop_index);
+        if let Op::SendMessage { fd, message, .. } = *op
+            && network.wire.is_some()
+            && !ops.is_dead
+        {
+            // SAFETY: the operation owns the message and the memory that it points to.
+            if let Some(sent) = unsafe { send_message(network, fd, message) } {
+                kernel.distribute();
+                return Start::Done(OpResult::new(sent));
+            }
         }
         let (ops, network) = kernel.parts(self.loop_index);
         ops.start(network, id, op, is_queued);

@@ -77,10 +77,8 @@ impl LoopOps {
     pub(super) fn start(&mut self, network: &mut Network, id: OpId, op: &Op, is_queued: bool) {
         self.counters.submissions += 1;
         let at = id.index();
-        let waits_for = match is_queued && !self.is_dead {
-            true => op.waits_for().filter(|(fd, direction)| network.must_wait(*fd, *direction)),
-            false => None,
-        };
+        let must_wait = is_queued && !self.is_dead && must_wait(network, op);
+        let waits_for = op.waits_for().filter(|_| must_wait);
         let is_queued = is_queued && waits_for.is_none();
         if self.slots.len() <= at {
             self.slots.resize(at + 1, Slot::EMPTY);
@@ -291,6 +289,15 @@ impl LoopOps {
     }
 }
 
+/// Whether a receive from another host has nothing to receive, so that it need not be tried.
+fn must_wait(network: &mut Network, op: &Op) -> bool {
+    match *op {
+        Op::Recv { fd, .. } | Op::RecvVectored { fd, .. } | Op::RecvManaged { fd, .. } => network.is_stream_empty(fd),
+        Op::RecvMessage { fd, .. } | Op::RecvMessageManaged { fd, .. } => network.is_queue_empty(fd),
+        _ => false,
+    }
+}
+
 /// Sends at once what there is room for; `None`, without any effect, if the operation is not a send or must wait.
 ///
 /// # Safety
@@ -328,7 +335,7 @@ unsafe fn send_vectored(network: &mut Network, fd: Fd, slices: *const IoVec, cou
 /// # Safety
 ///
 /// The message and the memory that it points to are valid.
-unsafe fn send_message(network: &mut Network, fd: Fd, message: *const Message) -> Attempt<u32> {
+pub(super) unsafe fn send_message(network: &mut Network, fd: Fd, message: *const Message) -> Attempt<u32> {
     // SAFETY: the caller's promise.
     let (bytes, to) = unsafe { ((*message).bytes(), (*message).name()) };
     let bytes = match bytes.len {
