@@ -532,14 +532,18 @@ impl Shared {
     }
 
     fn close(&self) {
-        let (jobs, offloaded, waiters) = {
+        let (jobs, offloaded, waiters, has_threads) = {
             let mut state = self.state();
             state.closed = true;
+            let has_threads = state.counters.threads > 0;
             let offloaded = state.remove_offloaded(|job| !job.is_assigned);
             let (jobs, waiters) = (std::mem::take(&mut state.queue), std::mem::take(&mut state.waiters));
-            (jobs, offloaded, waiters)
+            (jobs, offloaded, waiters, has_threads)
         };
-        self.work.notify_all();
+        // Each is a system call, and a simulation closes thousands of pools that never had a thread.
+        if has_threads {
+            self.work.notify_all();
+        }
         wake_all(waiters.into_values());
         drop_works(jobs.into_iter().map(|job| job.work));
         drop_works(offloaded);

@@ -180,6 +180,17 @@ unsafe impl Driver for SimDriver {
                 .record(wire.now, self.host, EventKind::Start, op_kind(op), fd as i64 as u64);
         }
         let (ops, network) = kernel.parts(self.loop_index);
+        if let Op::SendMessage { fd, message, .. } = *op
+            && network.wire.is_some()
+            && !ops.is_dead
+        {
+            // SAFETY: the operation owns the message and the memory that it points to.
+            if let Some(sent) = unsafe { send_message(network, fd, message) } {
+                kernel.distribute();
+                return Start::Done(OpResult::new(sent));
+            }
+        }
+        let (ops, network) = kernel.parts(self.loop_index);
         ops.start(network, id, op, is_queued);
         Start::Pending
     }

@@ -121,16 +121,19 @@ impl Kernel {
 
     fn distribute_changes(&mut self) {
         let now = self.clock;
-        for waiter in self.network.woken.drain(..) {
+        for at in 0..self.network.woken.len() {
+            let waiter = self.network.woken[at];
             self.loops[waiter.loop_index as usize].try_again(waiter.slot);
             if let Some(world) = &mut self.world {
                 world.schedule.run(waiter.loop_index, now);
             }
         }
+        self.network.woken.clear();
         if let (Some(world), Some(wire)) = (&mut self.world, &mut self.network.wire) {
-            for (at, event) in wire.outbox.drain(..) {
+            for &(at, event) in &wire.outbox {
                 world.schedule.push(at, Event::Net(event));
             }
+            wire.outbox.clear();
         }
     }
 

@@ -64,6 +64,7 @@ impl Dist {
         Duration::from_nanos(self.min + self.mean + self.spread / 2 + tail)
     }
 
+    #[inline]
     pub(super) fn sample(&self, rng: &mut Rng) -> u64 {
         let mut time = self.min;
         if self.spread > 0 {

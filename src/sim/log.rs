@@ -14,6 +14,7 @@ use std::io;
 
 use crate::event_loop::core::LoopCore;
 use crate::sim::rng::hash_text;
+use crate::task::RawTask;
 
 /// Records per checkpoint.
 pub(crate) const CHECKPOINT: u64 = 1_024;
@@ -237,24 +238,21 @@ impl EventLog {
         if self.mode == LogMode::Off {
             return;
         }
-        let task = LoopCore::running_task();
-        self.append(Record {
+        let running = LoopCore::running_task();
+        let task = running.map_or(0, |task| task.id().0 as u32);
+        let record = Record {
             at_ns,
             host,
             kind,
-            task: task.map_or(0, |task| task.id().0 as u32),
+            task,
             a,
             b,
-        });
-        if let (LogMode::Window { .. }, Some(task)) = (self.mode, task) {
-            self.tasks
-                .entry((host, task.id().0 as u32))
-                .or_insert_with(|| task.describe());
-        }
+        };
+        self.append(record, running);
     }
 
     #[inline(always)]
-    fn append(&mut self, record: Record) {
+    fn append(&mut self, record: Record, running: Option<RawTask>) {
         let meta = u64::from(record.host) | u64::from(record.kind as u16) << 16 | u64::from(record.task) << 32;
         self.absorb([record.at_ns, meta, record.a, record.b]);
         let index = self.len;
@@ -262,12 +260,24 @@ impl EventLog {
         if self.len.is_multiple_of(CHECKPOINT) {
             self.checkpoints.push(self.hash);
         }
+        match self.records.get_mut(index as usize % TAIL) {
+            Some(oldest) if self.mode == LogMode::Tail => *oldest = record,
+            _ => self.keep(index, record, running),
+        }
+    }
+
+    /// Keeps a record that does not take the place of an older one, if it is kept at all.
+    #[cold]
+    fn keep(&mut self, index: u64, record: Record, running: Option<RawTask>) {
         match self.mode {
-            LogMode::Tail if self.records.len() == TAIL => self.records[index as usize % TAIL] = record,
             LogMode::Tail | LogMode::All => self.records.push(record),
             LogMode::Window { from, len } => {
                 if index >= from && index - from < len {
                     self.records.push(record);
+                }
+                if let Some(task) = running {
+                    let key = (record.host, record.task);
+                    self.tasks.entry(key).or_insert_with(|| task.describe());
                 }
             }
             LogMode::Off => {}
@@ -550,14 +560,17 @@ mod tests {
         let hash = |records: &[(u64, u16, EventKind, u32, u64, u64)]| {
             let mut log = EventLog::new(LogMode::Tail);
             for &(at_ns, host, kind, task, a, b) in records {
-                log.append(Record {
-                    at_ns,
-                    host,
-                    kind,
-                    task,
-                    a,
-                    b,
-                });
+                log.append(
+                    Record {
+                        at_ns,
+                        host,
+                        kind,
+                        task,
+                        a,
+                        b,
+                    },
+                    None,
+                );
             }
             log.hash()
         };
@@ -625,14 +638,17 @@ mod tests {
         log.name_host(1, "b");
         log.name_ops(&["read", "write"]);
         log.set_origin(500_000);
-        log.append(Record {
-            at_ns: 1_500_000,
-            host: 0,
-            kind: EventKind::Send,
-            task: 12,
-            a: 1,
-            b: 64,
-        });
+        log.append(
+            Record {
+                at_ns: 1_500_000,
+                host: 0,
+                kind: EventKind::Send,
+                task: 12,
+                a: 1,
+                b: 64,
+            },
+            None,
+        );
         log.record(2_000_000, 1, EventKind::Complete, 1, -104i64 as u64);
         log.note(40_001_500_000, 1, EventKind::Crash, "power");
         log.note(41_000_500_000, 0, EventKind::Note, "put 40 \"answered\"");

@@ -78,12 +78,8 @@ impl LoopOps {
     pub(super) fn start(&mut self, network: &mut Network, id: OpId, op: &Op, is_queued: bool) {
         self.counters.submissions += 1;
         let at = id.index();
-        let waits_for = match is_queued && !self.is_dead {
-            true => op
-                .waits_for()
-                .filter(|(fd, direction)| network.must_wait(*fd, *direction)),
-            false => None,
-        };
+        let must_wait = is_queued && !self.is_dead && must_wait(network, op);
+        let waits_for = op.waits_for().filter(|_| must_wait);
         let is_queued = is_queued && waits_for.is_none();
         if self.slots.len() <= at {
             self.slots.resize(at + 1, Slot::EMPTY);
@@ -302,6 +298,15 @@ impl LoopOps {
             Op::LookUp { .. } | Op::File(_) => Err(errno::NOT_SUPPORTED),
         };
         Some(OpResult::new(res))
+    }
+}
+
+/// Whether a receive from another host has nothing to receive, so that it need not be tried.
+fn must_wait(network: &mut Network, op: &Op) -> bool {
+    match *op {
+        Op::Recv { fd, .. } | Op::RecvVectored { fd, .. } | Op::RecvManaged { fd, .. } => network.is_stream_empty(fd),
+        Op::RecvMessage { fd, .. } | Op::RecvMessageManaged { fd, .. } => network.is_queue_empty(fd),
+        _ => false,
     }
 }
 

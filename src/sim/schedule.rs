@@ -4,8 +4,9 @@
 //! reaches it.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::time::{Duration, SystemTime};
+
+use dary_heap::QuaternaryHeap;
 
 use super::net::NetEvent;
 use crate::driver::OpId;
@@ -85,7 +86,7 @@ impl PartialOrd for Entry {
 pub(super) struct Schedule {
     /// The next event, if it is known without the heap: what arrives now gives a loop its turn now.
     next: Option<Entry>,
-    heap: BinaryHeap<Reverse<Entry>>,
+    heap: QuaternaryHeap<Reverse<Entry>>,
     serial: u32,
     tie: Rng,
     fifo_ties: bool,
@@ -148,7 +149,7 @@ impl Schedule {
     pub(super) fn new(tie: Rng, fifo_ties: bool, turn_cost: Rng) -> Schedule {
         Schedule {
             next: None,
-            heap: BinaryHeap::new(),
+            heap: QuaternaryHeap::new(),
             serial: 0,
             tie,
             fifo_ties,
@@ -258,5 +259,40 @@ impl Schedule {
         let clock = self.clocks[usize::from(self.host_of(loop_index))];
         let local = deadline.since_origin().as_nanos() as u64;
         self.run(loop_index, clock.true_time(local));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pops between pushes, at times that are equal, earlier or later than the next event's.
+    #[test]
+    fn events_come_in_the_order_of_their_times_and_ties() {
+        let mut rng = Rng::from_seed(7);
+        let mut schedule = Schedule::new(Rng::from_seed(1), true, Rng::from_seed(2));
+        let (mut pushed, mut now) = (Vec::new(), 0);
+        for call in 0..10_000 {
+            let at = now + rng.below(5);
+            schedule.push(at, Event::Call { call });
+            pushed.push((at, call));
+            while rng.chance(0.5) && !pushed.is_empty() {
+                let first = pushed.iter().copied().min().unwrap();
+                pushed.retain(|event| *event != first);
+                assert_eq!(schedule.pop(), Some((first.0, Event::Call { call: first.1 })));
+                now = first.0;
+            }
+        }
+    }
+
+    #[test]
+    fn events_at_the_same_time_come_in_an_order_of_the_seed() {
+        let order = |seed| {
+            let mut schedule = Schedule::new(Rng::from_seed(seed), false, Rng::from_seed(2));
+            (0..20).for_each(|call| schedule.push(5, Event::Call { call }));
+            std::iter::from_fn(|| schedule.pop()).collect::<Vec<_>>()
+        };
+        assert_eq!(order(1), order(1));
+        assert_ne!(order(1), order(2));
     }
 }

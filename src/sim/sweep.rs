@@ -606,12 +606,13 @@ mod tests {
             "WINDLASS_SIM_JOBS" => Some("2".to_owned()),
             "WINDLASS_SIM_CHECK" => Some("1".to_owned()),
             "WINDLASS_SIM_SET" => Some("keys=3,tie=fifo".to_owned()),
+            "WINDLASS_SIM_LOG" => Some("0".to_owned()),
             _ => None,
         };
         let environment = Environment::parse(get).unwrap();
         assert_eq!((environment.seed, environment.seeds), (Some(0x1f3), Some(10_000)));
         assert_eq!((environment.jobs, environment.check), (Some(2), true));
-        assert!(environment.knobs.fifo_ties);
+        assert!(environment.knobs.fifo_ties && environment.no_log);
         let wrong = Environment::parse(|name| (name == "WINDLASS_SIM_JOBS").then(|| "two".into())).unwrap_err();
         assert_eq!(wrong, "sim: WINDLASS_SIM_JOBS=two is not a number");
         let wrong = Environment::parse(|name| (name == "WINDLASS_SIM_SET").then(|| "net".into())).unwrap_err();

@@ -844,14 +844,17 @@ impl World {
 
     /// Carries out the next event.
     fn step(&mut self) {
-        let next = self.state.kernel.borrow_mut().shared().schedule.pop();
-        let Some((at, event)) = next else {
+        let state = self.state.clone();
+        let mut kernel = state.kernel.borrow_mut();
+        let Some((at, event)) = kernel.shared().schedule.pop() else {
+            drop(kernel);
             return self.state.fail(self.deadlock());
         };
         self.events += 1;
         let (time_limit, event_limit) = (self.state.time_limit.get(), self.state.event_limit.get());
         let elapsed = at.saturating_sub(START.as_nanos() as u64);
         if elapsed > time_limit || self.events > event_limit {
+            drop(kernel);
             let limit = Duration::from_nanos(time_limit);
             let message = match elapsed > time_limit {
                 true => format!("the test has not ended after {limit:?} of virtual time"),
@@ -864,29 +867,32 @@ impl World {
                 details: self.dumps(),
             });
         }
-        self.state.kernel.borrow_mut().set_clock(at);
+        kernel.set_clock(at);
         match event {
             Event::Run { loop_index } => {
-                let begins = self
-                    .state
-                    .kernel
-                    .borrow_mut()
-                    .shared()
-                    .schedule
-                    .begin_turn(loop_index, at);
+                let begins = kernel.shared().schedule.begin_turn(loop_index, at);
+                drop(kernel);
                 if begins {
                     self.turn(loop_index);
                 }
             }
-            Event::Net(event) => self.state.network(|network| network.happen(event)),
-            Event::Job { job } => self.run_job(job),
+            Event::Net(event) => {
+                kernel.network.happen(event);
+                kernel.distribute();
+                drop(kernel);
+            }
+            Event::Job { job } => {
+                drop(kernel);
+                self.run_job(job);
+            }
             Event::Op { loop_index, id } => {
-                let mut kernel = self.state.kernel.borrow_mut();
                 if kernel.loops[loop_index as usize].due(Event::op_id(id)) {
                     kernel.shared().schedule.run(loop_index, at);
                 }
+                drop(kernel);
             }
             Event::Call { call } => {
+                drop(kernel);
                 let call = self.state.calls.borrow_mut().remove(call);
                 let sim = Sim {
                     state: self.state.clone(),

@@ -220,3 +220,26 @@ fn a_crashed_host_of_the_test_stays_down() {
         Ok(())
     });
 }
+
+#[test]
+fn a_test_can_set_its_limits() {
+    let hour = Duration::from_secs(3_600);
+    let sleep_for_a_day = |limit| {
+        sim::try_sweep(0..1, move |sim| async move {
+            sim.time_limit(limit);
+            sleep(24 * hour).await;
+            Ok(())
+        })
+    };
+    sleep_for_a_day(25 * hour).unwrap();
+    let failed = sleep_for_a_day(20 * hour).unwrap_err();
+    assert_contains(&failed.report, &["has not ended after 72000s of virtual time"]);
+    let many_events = report(|sim| async move {
+        sim.event_limit(100);
+        for _ in 0..1_000 {
+            sleep(Duration::from_secs(1)).await;
+        }
+        Ok(())
+    });
+    assert_contains(&many_events, &["has not ended after 100 events"]);
+}

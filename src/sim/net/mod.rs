@@ -218,9 +218,8 @@ impl Network {
         !self.woken.is_empty() || self.wire.as_ref().is_some_and(|wire| !wire.outbox.is_empty())
     }
 
-    /// Whether an operation on a connection between hosts cannot complete now. False if that is not known without
-    /// trying it.
-    pub(super) fn must_wait(&mut self, fd: Fd, direction: Direction) -> bool {
+    /// Whether this is a connection between hosts from which nothing can be received, not even an error.
+    pub(super) fn is_stream_empty(&mut self, fd: Fd) -> bool {
         let Ok(&mut Socket {
             state: State::Stream { conn, end },
             ..
@@ -229,7 +228,12 @@ impl Network {
             return false;
         };
         let conn = self.conn(conn);
-        conn.is_wired && direction == Direction::Read && !conn.can_recv(end)
+        conn.is_wired && !conn.can_recv(end)
+    }
+
+    /// Whether this is a datagram socket of a world from which nothing can be received, not even an error.
+    pub(super) fn is_queue_empty(&mut self, fd: Fd) -> bool {
+        self.wire.is_some() && self.datagrams(fd).is_ok_and(|datagrams| !datagrams.can_recv())
     }
 
     /// Makes an operation wait until its socket's state changes.

@@ -429,6 +429,7 @@ impl Network {
     }
 
     /// A receiver has taken bytes: a sender that waits for room learns it later.
+    #[inline]
     pub(super) fn open_window(&mut self, index: u32, end: usize) {
         let conn = self.conn(index);
         let (key, sender, link) = (conn.key(index), conn.ends[1 - end].fd, conn.links[1 - end]);
@@ -737,10 +738,9 @@ impl Network {
     // Datagrams.
 
     pub(super) fn send_packet(&mut self, packet: Packet) {
-        let (from, to) = packet.hosts;
+        let ((from, to), link) = (packet.hosts, packet.link);
         let len = packet.bytes.len();
         let wire = self.wire();
-        let link = wire.link(from, to);
         let mut at = wire.arrival(link, len);
         at += wire.reordering(link);
         if wire.is_lost(link) {
@@ -761,10 +761,8 @@ impl Network {
 
     fn datagram_arrives(&mut self, index: u32, event: NetEvent) {
         let Some(packet) = self.packets.get(index) else { return };
-        let (hosts, from, to) = (packet.hosts, packet.from, packet.to);
-        let wire = self.wire();
-        let link = wire.link(hosts.0, hosts.1);
-        match wire.fate(link, event) {
+        let (hosts, link, from, to) = (packet.hosts, packet.link, packet.from, packet.to);
+        match self.wire().fate(link, event) {
             Fate::Held => return,
             Fate::Lost => {
                 self.packets.remove(index);

@@ -18,7 +18,7 @@ const MAX_QUEUED: usize = 4 * STREAM_CAPACITY;
 /// How many datagrams a Unix socket's queue holds, as on Linux.
 const MAX_UNIX_QUEUED: usize = 10;
 /// How many empty buffers are kept for later datagrams.
-const MAX_SPARE: usize = 64;
+const MAX_SPARE: usize = 1_024;
 
 /// A datagram socket.
 pub(super) struct Datagrams {
@@ -46,8 +46,9 @@ pub(crate) struct Datagram {
 pub(super) struct Packet {
     pub(super) from: SocketAddr,
     pub(super) to: SocketAddr,
-    /// The sender's and the receiver's host.
+    /// The sender's and the receiver's host, and the link between them.
     pub(super) hosts: (u16, u16),
+    pub(super) link: u32,
     pub(super) bytes: Vec<u8>,
 }
 
@@ -214,12 +215,14 @@ impl Network {
         let Some(receiver_host) = self.host_at(host, to.ip()) else {
             return Ok(());
         };
-        if self.wire.is_some() {
-            let (from, bytes) = (from, self.copy_of(bytes));
+        if let Some(wire) = &mut self.wire {
+            let link = wire.link(host, receiver_host);
+            let bytes = self.copy_of(bytes);
             self.send_packet(Packet {
                 from,
                 to,
                 hosts: (host, receiver_host),
+                link,
                 bytes,
             });
             return Ok(());

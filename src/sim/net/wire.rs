@@ -252,6 +252,7 @@ impl Wire {
     }
 
     /// When a packet of this length arrives.
+    #[inline]
     pub(super) fn arrival(&mut self, link: u32, len: usize) -> u64 {
         let (now, constant) = (self.now, self.constant_latency);
         let link = &mut self.links[link as usize];
@@ -273,6 +274,7 @@ impl Wire {
     }
 
     /// When a segment of a stream arrives: as a packet, and later if it is lost and sent again.
+    #[inline]
     pub(super) fn segment_arrival(&mut self, link: u32, len: usize) -> u64 {
         let mut at = self.arrival(link, len);
         let mut rto = FIRST_RTO;
@@ -283,6 +285,7 @@ impl Wire {
         at
     }
 
+    #[inline]
     pub(super) fn is_lost(&mut self, link: u32) -> bool {
         let link = &mut self.links[link as usize];
         link.config.loss > 0.0 && link.rng.chance(link.config.loss)
@@ -306,6 +309,7 @@ impl Wire {
     }
 
     /// How many of `len` bytes a read or a write transfers.
+    #[inline]
     pub(super) fn count(&mut self, link: u32, len: usize) -> usize {
         if self.fixed_buffers || len < 2 {
             return len;

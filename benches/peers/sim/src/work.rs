@@ -103,8 +103,19 @@ impl Work {
         }
     }
 
-    /// Measures it on a simulator: a function that runs a scenario with each of these seeds.
+    /// The CPU time after which a simulator has taken too long.
+    pub(crate) fn limit(self) -> Duration {
+        match self {
+            // windlass runs a single seed twice.
+            Work::Heartbeats { seconds: 3_600 } => Duration::from_secs(150),
+            _ => Duration::from_secs(20),
+        }
+    }
+
+    /// Measures it on a simulator: a function that runs a scenario with each of these seeds. The process ends when the
+    /// time is up.
     pub(crate) fn measure(self, simulate: &dyn Fn(Range<u64>, Scenario) -> io::Result<()>) -> io::Result<f64> {
+        limit_cpu_time(self.limit())?;
         match self {
             Work::Echo { connections } => {
                 let run = |echoes| measure(simulate, 1, Scenario::echo(connections, echoes));
@@ -177,6 +188,34 @@ fn measure(
         messages: MESSAGES.load(Relaxed) - messages,
         time: cpu_time() - begin,
     })
+}
+
+/// Ends this process, with a message, when it has used this much CPU time.
+fn limit_cpu_time(limit: Duration) -> io::Result<()> {
+    extern "C" fn too_long(_: libc::c_int) {
+        let text = b"not done within the limit of CPU time\n";
+        // SAFETY: both calls may be made in a signal handler; the text is static.
+        unsafe {
+            libc::write(2, text.as_ptr().cast(), text.len());
+            libc::_exit(1);
+        }
+    }
+    let limit = libc::rlimit {
+        rlim_cur: limit.as_secs(),
+        rlim_max: limit.as_secs() + 10,
+    };
+    // SAFETY: the handler makes no calls but those that a handler may make, and the kernel reads a local variable.
+    let code = unsafe {
+        libc::signal(
+            libc::SIGXCPU,
+            too_long as extern "C" fn(libc::c_int) as libc::sighandler_t,
+        );
+        libc::setrlimit(libc::RLIMIT_CPU, &limit)
+    };
+    match code {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// The CPU time of this process. Not by `clock_gettime`, which madsim replaces.
