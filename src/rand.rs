@@ -157,7 +157,7 @@ impl Rng {
     #[inline]
     pub fn exponential(&mut self, mean: f64) -> f64 {
         // `1 - unit` is never zero.
-        -(1.0 - self.unit()).ln() * mean
+        -ln(1.0 - self.unit()) * mean
     }
 
     /// Fills the bytes with random ones.
@@ -291,6 +291,45 @@ pub(crate) fn seeded<T>(rng: Rng, run: impl FnOnce() -> T) -> T {
     run()
 }
 
+/// The natural logarithm of a positive normal number.
+///
+/// The standard library's is the C library's, whose last digit differs between platforms, so that a seed would mean another
+/// run there. This one uses nothing but additions, multiplications and divisions, which are the same everywhere.
+pub(crate) fn ln(x: f64) -> f64 {
+    const HIDDEN: u64 = 1 << 52;
+    let bits = x.to_bits();
+    // x = mantissa * 2^exponent, with a mantissa from 1/sqrt(2) to sqrt(2).
+    let mut exponent = (bits >> 52) as i64 - 1_023;
+    let mut mantissa = f64::from_bits(bits & (HIDDEN - 1) | 1_023 << 52);
+    if mantissa > std::f64::consts::SQRT_2 {
+        mantissa /= 2.0;
+        exponent += 1;
+    }
+    // ln(m) = 2 artanh((m - 1) / (m + 1)), with the argument below 0.172.
+    let s = (mantissa - 1.0) / (mantissa + 1.0);
+    let square = s * s;
+    let mut sum = 0.0;
+    for odd in [21.0, 19.0, 17.0, 15.0, 13.0, 11.0, 9.0, 7.0, 5.0, 3.0, 1.0] {
+        sum = sum * square + 1.0 / odd;
+    }
+    exponent as f64 * std::f64::consts::LN_2 + 2.0 * s * sum
+}
+
+/// The exponential function, for small numbers: see [`ln`].
+#[cfg(feature = "sim")]
+pub(crate) fn exp(x: f64) -> f64 {
+    // e^(x / 256) by its series, then squared eight times.
+    let small = x / 256.0;
+    let mut sum = 1.0;
+    for term in (1..=12).rev() {
+        sum = 1.0 + sum * small / f64::from(term);
+    }
+    for _ in 0..8 {
+        sum *= sum;
+    }
+    sum
+}
+
 /// The finalizer of SplitMix64: every bit of the input changes every bit of the output with probability one half.
 pub(crate) fn mix(word: u64) -> u64 {
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -301,6 +340,25 @@ pub(crate) fn mix(word: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_logarithm_and_its_inverse_are_close_to_the_platforms() {
+        let mut rng = Rng::from_seed(1);
+        let tiny = 1.0 / (1u64 << 53) as f64;
+        for x in [1.0, 0.5, 2.0, tiny, 1.0 - tiny, 40.0]
+            .into_iter()
+            .chain((0..1_000).map(|_| 1.0 - rng.unit()))
+        {
+            assert!(
+                (ln(x) - x.ln()).abs() <= 1e-14 * x.ln().abs().max(1e-2),
+                "{x}: {} {}",
+                ln(x),
+                x.ln()
+            );
+            #[cfg(feature = "sim")]
+            assert!((exp(x) / x.exp() - 1.0).abs() < 1e-12, "{x}: {} {}", exp(x), x.exp());
+        }
+    }
 
     /// The numbers are part of what a simulation's seed means: a change voids every recorded seed.
     #[test]

@@ -455,7 +455,7 @@ impl fmt::Display for Fault {
 
 /// Seconds between `low` and `high`, each order of magnitude as likely.
 fn log_uniform(rng: &mut Rng, low: f64, high: f64) -> f64 {
-    low * (high / low).powf(rng.unit())
+    low * crate::rand::exp(crate::rand::ln(high / low) * rng.unit())
 }
 
 /// Nanoseconds up to `most`, either way.

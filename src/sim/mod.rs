@@ -100,6 +100,8 @@ pub(crate) mod settings;
 mod shrink;
 #[cfg(feature = "sim")]
 mod sweep;
+#[cfg(all(test, feature = "sim", unix))]
+mod tests;
 #[cfg(feature = "sim")]
 mod world;
 
