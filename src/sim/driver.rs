@@ -136,7 +136,8 @@ unsafe impl Driver for SimDriver {
             }
             Control::Seek { .. } => driver::control(call),
             _ => {
-                let reply = kernel.network.control(self.host, call);
+                let is_possible = kernel.check_descriptors(self.host, &call);
+                let reply = is_possible.and_then(|()| kernel.network.control(self.host, call));
                 kernel.distribute();
                 reply.map_err(io::Error::from_raw_os_error)
             }

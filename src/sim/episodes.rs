@@ -64,7 +64,8 @@ impl Sim {
     }
 
     /// Ends all faults, those of [`chaos`](Sim::chaos) and the test's own: links lose nothing and are neither cut, held nor
-    /// slow, paused hosts go on, hosts that a plan has crashed start again, disks work, wall clocks are right.
+    /// slow, paused hosts go on, hosts that a plan has crashed start again, disks work, sockets have memory, wall clocks are
+    /// right.
     ///
     /// From now on the test can ask for progress: each request is answered in the end.
     pub fn calm(&self) {

@@ -146,6 +146,10 @@ impl Files {
         }
     }
 
+    pub(crate) fn open_count(&self) -> usize {
+        self.open.len()
+    }
+
     /// Closes a file; false if there is none with this number.
     pub(crate) fn close(&mut self, fd: Fd) -> bool {
         let Some(file) = self.open.remove(&fd) else {

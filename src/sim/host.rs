@@ -91,6 +91,26 @@ impl Host {
         self
     }
 
+    /// The host's process has at most this many sockets, pipes and files open (`RLIMIT_NOFILE`). One more fails with
+    /// `EMFILE`. A connection that cannot be accepted stays in the backlog.
+    pub fn max_descriptors(self, most: usize) -> Host {
+        self.state
+            .network(|network| network.set_max_descriptors(self.number, most));
+        self
+    }
+
+    /// The probability that the host's kernel has no memory for a socket: accepts and new sockets fail with `ENOBUFS`, until
+    /// [`Sim::calm`](super::Sim::calm). A connection that cannot be accepted stays in the backlog.
+    pub fn socket_shortage(self, probability: f64) -> Host {
+        if !self.state.settings.knobs.off.net {
+            let name = self.state.name_of(self.number);
+            let rng = self.state.streams.stream(&format!("shortage/{name}"));
+            self.state
+                .network(|network| network.set_shortage(self.number, probability, rng));
+        }
+        self
+    }
+
     /// Starts the host: it runs this program on an event loop of its own, and again after each
     /// [`restart`](super::Sim::restart).
     ///

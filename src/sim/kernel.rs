@@ -8,7 +8,7 @@ use super::names::Zone;
 use super::net::{Network, Table, Wire};
 use super::ops::LoopOps;
 use super::schedule::{Event, Schedule};
-use crate::driver::{Completion, FdSpace, FileOp, Job, OpId};
+use crate::driver::{Completion, Control, FdSpace, FileOp, Job, OpId};
 use crate::rand::Rng;
 use crate::sys::Instant;
 
@@ -104,6 +104,17 @@ impl Kernel {
             None => self.clock,
         };
         Instant::from_origin(Duration::from_nanos(local))
+    }
+
+    /// `EMFILE` if a host's process cannot open the descriptors of this call.
+    pub(super) fn check_descriptors(&self, host: u16, call: &Control<'_>) -> Result<(), i32> {
+        let more = match call {
+            Control::Socket { .. } => 1,
+            Control::Pair { .. } | Control::Pipe => 2,
+            _ => return Ok(()),
+        };
+        let files = self.files[usize::from(host)].as_ref().map_or(0, Files::open_count);
+        self.network.check_descriptors(host, files, more)
     }
 
     /// The operations of a loop, and the network on which they are carried out.

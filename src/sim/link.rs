@@ -107,6 +107,8 @@ pub struct Link {
     pub(super) reorder: f64,
     /// How often a read or a write of a stream is cut short.
     pub(super) short: f64,
+    /// The most bytes of a read or a write of a stream.
+    pub(super) max_count: usize,
 }
 
 impl Default for Link {
@@ -125,6 +127,7 @@ impl Link {
             duplicate: 0.0,
             reorder: 0.0,
             short: 1.0 / 64.0,
+            max_count: usize::MAX,
         }
     }
 
@@ -166,6 +169,12 @@ impl Link {
     /// The probability that a read or a write of a stream transfers only a part.
     pub fn short_counts(mut self, probability: f64) -> Link {
         self.short = probability;
+        self
+    }
+
+    /// The most bytes that a read or a write of a stream transfers; at least 1.
+    pub fn max_count(mut self, bytes: usize) -> Link {
+        self.max_count = bytes.max(1);
         self
     }
 

@@ -11,7 +11,7 @@ use super::net::{Attempt, Network, Waiter};
 use super::schedule::HostClock;
 use crate::driver::op::Op;
 use crate::driver::pool::ProvidedPool;
-use crate::driver::{Completion, DriverCounters, MessageEntry, OpId, OpResult, OsResult};
+use crate::driver::{Completion, DriverCounters, FileOp, MessageEntry, OpId, OpResult, OsResult};
 use crate::sys::{Fd, IoVec, Message, errno};
 
 /// The operations in flight of one loop.
@@ -164,8 +164,19 @@ impl LoopOps {
             let slot = self.slots[at as usize];
             // SAFETY: the operation has not completed, so its op and the memory that it points to are in place.
             let op = unsafe { &*slot.op };
+            let is_opening = match op {
+                Op::Accept { .. } => true,
+                Op::File(FileOp::Open { .. }) => slot.is_due,
+                _ => false,
+            };
+            let lacks_descriptor = is_opening && {
+                let open_files = files.as_ref().map_or(0, |(files, _)| files.open_count());
+                network.check_descriptors(self.host, open_files, 1).is_err()
+            };
             let attempted = match (op, &mut zone) {
                 _ if self.is_dead => Some(OpResult::new(Err(errno::NOT_CONNECTED))),
+                // As on Linux, also if no connection waits.
+                _ if lacks_descriptor => Some(OpResult::new(Err(errno::PROCESS_FILES))),
                 (Op::LookUp { .. }, _) if !slot.is_due => None,
                 // SAFETY: as above.
                 (&Op::LookUp { query, out }, Some(zone)) => unsafe {

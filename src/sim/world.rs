@@ -288,9 +288,10 @@ impl WorldState {
         }
     }
 
-    /// No link has faults any more.
+    /// No link has faults any more, and no host is short of memory.
     pub(super) fn calm_network(&self) {
         self.wire(Wire::calm);
+        self.network(Network::end_shortages);
     }
 
     fn fail(&self, failure: Failure) {

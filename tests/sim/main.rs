@@ -4,6 +4,8 @@ mod determinism;
 #[cfg(unix)]
 mod disks;
 mod failures;
+#[cfg(unix)]
+mod limits;
 mod misuse;
 mod network;
 mod processes;

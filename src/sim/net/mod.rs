@@ -6,6 +6,7 @@
 
 mod addr;
 mod conn;
+mod limits;
 mod options;
 mod stream;
 mod table;
@@ -20,6 +21,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use self::addr::{Addr, as_seen_by, loopback_like, unmapped};
 use self::conn::{Conn, Transport};
+use self::limits::Limits;
 use self::options::Options;
 pub(super) use self::table::Table;
 use self::tcp::Listener;
@@ -74,6 +76,7 @@ struct HostNet {
     is_down: bool,
     /// A full backlog refuses connections instead of ignoring them: `tcp_abort_on_overflow`.
     aborts_on_overflow: bool,
+    limits: Limits,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,6 +91,8 @@ struct Socket {
     serial: u32,
     /// Its connect has not been reported yet.
     is_connecting: bool,
+    /// The process has it: not a connection that it has not accepted yet.
+    is_open: bool,
     options: Options,
     /// The operations that wait, by direction, in the order in which they are tried.
     waiters: [Vec<Waiter>; 2],
@@ -118,6 +123,7 @@ impl Socket {
             host,
             serial: 0,
             is_connecting: false,
+            is_open: true,
             options: Options::default(),
             waiters: [Vec::new(), Vec::new()],
             state,
@@ -146,7 +152,10 @@ impl Network {
     /// Carries out a control call of a host's loop.
     pub(super) fn control(&mut self, host: u16, call: Control<'_>) -> Result<Reply, i32> {
         match call {
-            Control::Socket { kind } => Ok(Reply::Fd(self.new_socket(host, kind))),
+            Control::Socket { kind } => {
+                self.check_memory(host)?;
+                Ok(Reply::Fd(self.new_socket(host, kind)))
+            }
             Control::Pair { kind } => self.pair(host, kind).map(|(one, other)| Reply::Pair(one, other)),
             Control::Pipe => {
                 let (reader, writer) = self.connected(host, Transport::Pipe);

@@ -48,6 +48,14 @@ impl Network {
     }
 
     pub(crate) fn accept(&mut self, fd: Fd) -> Attempt<Fd> {
+        let (host, is_waiting) = match self.socket(fd).map(|socket| (socket.host, &socket.state)) {
+            Ok((host, State::Listener(listener))) => (host, !listener.backlog.is_empty()),
+            Ok(_) => return Some(Err(errno::INVALID)),
+            Err(code) => return Some(Err(code)),
+        };
+        if is_waiting && let Err(code) = self.check_memory(host) {
+            return Some(Err(code));
+        }
         let (accepted, connecting) = match self.socket(fd).map(|socket| &mut socket.state) {
             Ok(State::Listener(listener)) => {
                 let accepted = listener.backlog.pop_front()?;
@@ -56,6 +64,9 @@ impl Network {
             Ok(_) => return Some(Err(errno::INVALID)),
             Err(code) => return Some(Err(code)),
         };
+        if let Ok(socket) = self.socket(accepted) {
+            socket.is_open = true;
+        }
         // There is space for one more.
         if let Some(connecting) = connecting {
             self.touch(connecting, Direction::Write);
@@ -160,7 +171,7 @@ impl Network {
         // As on Linux, an accepted socket inherits the listener's options.
         let (host, options) = (listening.host, listening.options.clone());
         let mut socket = Socket::new(host, State::Fresh(server.0.clone()));
-        socket.options = options;
+        (socket.options, socket.is_open) = (options, false);
         let server_fd = self.add(socket);
         let ends = [
             End::new(fd, host, client.0, client.1),

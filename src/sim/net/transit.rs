@@ -284,7 +284,7 @@ impl Network {
         };
         let listens_at = listens_at.unwrap_or(to);
         let mut socket = Socket::new(hosts.1, State::Fresh(Addr::Inet(listens_at)));
-        socket.options = options;
+        (socket.options, socket.is_open) = (options, false);
         let server_fd = self.add(socket);
         let inet = Addr::Inet;
         let ends = [

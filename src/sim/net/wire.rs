@@ -315,10 +315,11 @@ impl Wire {
             return len;
         }
         let link = &mut self.links[link as usize];
-        match link.rng.chance(link.config.short) {
+        let count = match link.rng.chance(link.config.short) {
             true => 1 + link.rng.below(len as u64 - 1) as usize,
             false => len,
-        }
+        };
+        count.min(link.config.max_count)
     }
 
     /// The size of a new connection's buffers in one direction.

@@ -6,11 +6,18 @@
 //! `cargo test --release --all-features --test sim scenarios:: -- --skip _found --nocapture` runs the correct versions alone;
 //! `WINDLASS_SIM_SEEDS=100000 WINDLASS_SIM_JOBS=2` before it runs more seeds. `.ci/sim-seeds` counts them.
 
+mod cancel;
 #[cfg(unix)]
 mod copies;
 mod echo;
+#[cfg(feature = "hyper")]
+mod http;
 mod retry;
 mod shutdown;
+#[cfg(unix)]
+mod storm;
+#[cfg(all(feature = "tls", target_os = "linux"))]
+mod tls;
 #[cfg(unix)]
 mod wal;
 

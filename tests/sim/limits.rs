@@ -1,0 +1,113 @@
+//! Hosts that run out of descriptors and of memory for sockets.
+
+use std::io;
+
+use windlass::fs::File;
+use windlass::net::{TcpListener, TcpStream, UdpSocket};
+use windlass::os_code;
+use windlass::sim::Sim;
+use windlass::time::{sleep, timeout};
+
+use crate::{MS, SEC, connect, seeds};
+
+/// A host with a listener on port 7000 that keeps each connection for ten seconds.
+async fn keep_connections() -> io::Result<()> {
+    let listener = TcpListener::bind("0.0.0.0:7000").await?;
+    loop {
+        let (stream, _) = listener.accept().await?;
+        windlass::spawn(async move {
+            stream.write_all("!").await.0?;
+            sleep(10 * SEC).await;
+            drop(stream);
+            io::Result::Ok(())
+        });
+    }
+}
+
+async fn is_greeted(stream: &TcpStream) -> bool {
+    timeout(SEC, stream.read_exact([0]))
+        .await
+        .is_ok_and(|(result, _)| result.is_ok())
+}
+
+#[test]
+fn a_connection_waits_for_a_descriptor() {
+    seeds(|sim: Sim| async move {
+        sim.host("a").max_descriptors(3).start(keep_connections);
+        sleep(MS).await;
+        let mut streams = Vec::new();
+        for _ in 0..4 {
+            // The kernel accepts them all; the process has descriptors for two.
+            streams.push(connect("a").await?);
+        }
+        for (number, stream) in streams.iter().enumerate() {
+            assert_eq!(is_greeted(stream).await, number < 2, "connection {number}");
+        }
+        // The first two are closed by now, or soon.
+        sleep(8 * SEC).await;
+        assert!(is_greeted(&streams[2]).await && is_greeted(&streams[3]).await);
+        Ok(())
+    });
+}
+
+#[test]
+fn sockets_pipes_and_files_count() {
+    seeds(|sim: Sim| async move {
+        let host = sim.host("a").max_descriptors(2);
+        sim.disk("a").write("/f", "")?;
+        host.start(|| async {
+            let socket = UdpSocket::bind("0.0.0.0:0").await?;
+            let error = windlass::io::pipe::pipe().expect_err("there is one descriptor");
+            assert_eq!(os_code(&error), Some(libc::EMFILE));
+            let file = File::open("/f").await?;
+            for error in [
+                File::open("/f").await.expect_err("there is none"),
+                UdpSocket::bind("0.0.0.0:0").await.expect_err("there is none"),
+            ] {
+                assert_eq!(os_code(&error), Some(libc::EMFILE));
+            }
+            drop((socket, file));
+            drop(windlass::io::pipe::pipe()?);
+            // A limit of one host is not one of the others.
+            std::future::pending::<io::Result<()>>().await
+        });
+        sim.host("b").start(keep_connections);
+        sleep(SEC).await;
+        assert!(is_greeted(&connect("b").await?).await);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_connection_waits_for_memory() {
+    seeds(|sim: Sim| async move {
+        sim.host("a").start(|| async {
+            // Sockets of the test's own host are not concerned.
+            TcpListener::bind("0.0.0.0:7000").await?.accept().await
+        });
+        sim.host("b").socket_shortage(1.0).start(|| async {
+            let error = TcpStream::connect("a:7000").await.expect_err("there is no memory");
+            assert_eq!(os_code(&error), Some(libc::ENOBUFS));
+        });
+        sleep(SEC).await;
+        Ok(())
+    });
+    seeds(|sim: Sim| async move {
+        // The listener has its socket before the shortage.
+        sim.host("a").socket_shortage(0.9).start(|| async {
+            let listener = loop {
+                match TcpListener::bind("0.0.0.0:7000").await {
+                    Ok(listener) => break listener,
+                    Err(error) => assert_eq!(os_code(&error), Some(libc::ENOBUFS)),
+                }
+            };
+            let (stream, _) = listener.accept().await?;
+            stream.write_all("!").await.0
+        });
+        sleep(SEC).await;
+        let stream = connect("a").await?;
+        sim.calm();
+        assert!(is_greeted(&stream).await);
+        Ok(())
+    });
+}
