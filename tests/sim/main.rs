@@ -12,6 +12,7 @@ mod echo;
 mod failures;
 mod network;
 mod processes;
+mod quirks;
 mod retry;
 mod shutdown;
 
