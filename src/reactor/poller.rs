@@ -473,13 +473,13 @@ unsafe impl Driver for Reactor {
     unsafe fn recv_batch(&mut self, fd: Fd, entries: &mut [MessageEntry]) -> usize {
         // SAFETY: the caller's promise.
         let call = |entries: &mut [MessageEntry]| unsafe { sys::recv_batch(fd, entries) };
-        self.inner.batch(fd, Direction::Read, entries, call)
+        self.batch(fd, Direction::Read, entries, call)
     }
 
     unsafe fn send_batch(&mut self, fd: Fd, entries: &mut [MessageEntry]) -> usize {
         // SAFETY: the caller's promise.
         let call = |entries: &mut [MessageEntry]| unsafe { sys::send_batch(fd, entries) };
-        self.inner.batch(fd, Direction::Write, entries, call)
+        self.batch(fd, Direction::Write, entries, call)
     }
 
     fn cancel(&mut self, id: OpId, op: &Op) {

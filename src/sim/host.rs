@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::link::nanos;
+use super::quirks::Quirks;
 use super::world::WorldState;
 use crate::Builder;
 
@@ -31,6 +32,10 @@ pub(super) struct HostInfo {
     pub(super) programs: Vec<Rc<dyn Fn() -> Program>>,
     pub(super) configure: Rc<dyn Fn(Builder) -> Builder>,
     pub(super) may_fail: bool,
+    /// The quirks of its loops' drivers.
+    pub(super) quirks: Option<Quirks>,
+    /// How many loops it has had.
+    pub(super) started: u32,
     /// Its loops while it runs.
     pub(super) loops: Vec<u32>,
     /// How many of its loops' programs have not ended.
@@ -108,6 +113,35 @@ impl Host {
             self.state
                 .network(|network| network.set_shortage(self.number, probability, rng));
         }
+        self
+    }
+
+    /// The drivers of the host's event loops have these quirks, as decided by the seed of the run: their own seed does not
+    /// count. Every loop behaves differently, also after a restart.
+    ///
+    /// [`Quirks::swarm`] chooses the rates, for instance by the seed of the run:
+    ///
+    /// ```
+    /// use windlass::net::{TcpListener, TcpStream};
+    /// use windlass::sim::{self, Quirks};
+    /// sim::sweep(0..10, |sim| async move {
+    ///     let quirks = Quirks::swarm(sim.seed());
+    ///     sim.host("server").quirks(quirks).start(|| async {
+    ///         let listener = TcpListener::bind("0.0.0.0:7000").await?;
+    ///         let (stream, _) = listener.accept().await?;
+    ///         stream.write_all("hello").await.0
+    ///     });
+    ///     let stream = TcpStream::connect("server:7000").await?;
+    ///     let (result, bytes) = stream.read_exact([0; 5]).await;
+    ///     result?;
+    ///     assert_eq!(&bytes, b"hello");
+    ///     Ok(())
+    /// });
+    /// ```
+    ///
+    /// Each quirk is an event of the timeline. Shrinking tries without any: `WINDLASS_SIM_SET=quirks=off`.
+    pub fn quirks(self, quirks: Quirks) -> Host {
+        self.state.set_quirks(self.number, quirks);
         self
     }
 

@@ -82,6 +82,8 @@ pub(crate) enum EventKind {
     Resume,
     Signal,
     WallJump,
+    /// Legal but unusual behaviour of the driver: its kind. Or with a text: the quirks of a loop.
+    Quirk,
     /// The program's or the test's own line.
     Note,
     /// `Sim::sometimes`.
@@ -110,11 +112,13 @@ enum Word {
     Nanos(&'static str),
     Op(&'static str),
     DiskFault,
+    /// A kind of quirk.
+    Quirk,
 }
 
 impl EventKind {
     fn parts(self) -> (&'static str, Word, Word) {
-        use Word::{Count, DiskFault, Hash, Host, Nanos, Op, Signed, Unused};
+        use Word::{Count, DiskFault, Hash, Host, Nanos, Op, Quirk, Signed, Unused};
         match self {
             EventKind::Turn => ("turn", Count("entries"), Nanos("took")),
             EventKind::Start => ("start", Op("op"), Signed("fd")),
@@ -140,6 +144,7 @@ impl EventKind {
             EventKind::Resume => ("resume", Unused, Unused),
             EventKind::Signal => ("signal", Signed("number"), Unused),
             EventKind::WallJump => ("wall clock jumps", Signed("by ns"), Unused),
+            EventKind::Quirk => ("quirk", Quirk, Unused),
             EventKind::Note => ("note", Unused, Unused),
             EventKind::Mark => ("mark", Unused, Unused),
         }
@@ -189,6 +194,8 @@ pub(crate) struct EventLog {
     hosts: Vec<String>,
     /// Names of operation and control kinds, for printing.
     op_names: &'static [&'static str],
+    /// Names of the kinds of quirks, for printing.
+    quirk_names: &'static [&'static str],
     /// With [`LogMode::Window`]: name and spawn location of the tasks seen.
     tasks: BTreeMap<(u16, u32), String>,
     /// With [`LogMode::Window`]: what ran in the turns, by the index of their record.
@@ -207,6 +214,7 @@ impl EventLog {
             origin_ns: 0,
             hosts: Vec::new(),
             op_names: &[],
+            quirk_names: &[],
             tasks: BTreeMap::new(),
             ran: BTreeMap::new(),
         }
@@ -230,6 +238,11 @@ impl EventLog {
     /// The names of the numbers that `Start`, `Complete` and `Cancel` have as first word.
     pub(crate) fn name_ops(&mut self, names: &'static [&'static str]) {
         self.op_names = names;
+    }
+
+    /// The names of the numbers that `Quirk` has as first word.
+    pub(crate) fn name_quirks(&mut self, names: &'static [&'static str]) {
+        self.quirk_names = names;
     }
 
     /// Appends an event, in the name of the task that is running. Not inlined: its arguments fit into registers.
@@ -417,6 +430,10 @@ impl EventLog {
             Word::Host(label) => write!(out, " {label} {}", self.host_name(value as u16)),
             Word::DiskFault => write!(out, " {}", DISK_FAULTS.get(value as usize).unwrap_or(&"unknown")),
             Word::Nanos(label) => write!(out, " {label} {} us", value as f64 / 1_000.0),
+            Word::Quirk => match self.quirk_names.get(value as usize) {
+                Some(name) => write!(out, " {name}"),
+                None => write!(out, " kind={value}"),
+            },
             Word::Op(label) => match self.op_names.get(value as usize) {
                 Some(name) => write!(out, " {name}"),
                 None => write!(out, " {label}={value}"),

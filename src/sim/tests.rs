@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::log::{EventKind, LogMode};
 use super::settings::{Outcome, RunSettings};
 use super::world::{Sim, run_once};
-use super::{Chaos, Crash, Disk, DiskFaults, Dist, FaultKind, Link};
+use super::{Chaos, Crash, Disk, DiskFaults, Dist, FaultKind, Link, Quirks};
 use crate::net::{TcpListener, TcpStream, UdpSocket};
 use crate::signal::SignalKind;
 use crate::time::{sleep, timeout};
@@ -16,14 +16,14 @@ fn kinds() -> BTreeSet<EventKind> {
     use EventKind::*;
     let kinds = [
         Turn, Start, Complete, Cancel, Job, Entropy, Connect, Connected, Accept, Refuse, Send, Deliver, Lose,
-        Duplicate, Reset, Finish, DiskFault, Fault, Crash, Restart, Pause, Resume, Signal, WallJump, Note, Mark,
+        Duplicate, Reset, Finish, DiskFault, Fault, Crash, Restart, Pause, Resume, Signal, WallJump, Quirk, Note, Mark,
     ];
     for kind in kinds {
         // Breaks the build if a kind is missing above.
         match kind {
             Turn | Start | Complete | Cancel | Job | Entropy | Connect | Connected | Accept | Refuse | Send
             | Deliver | Lose | Duplicate | Reset | Finish | DiskFault | Fault | Crash | Restart | Pause | Resume
-            | Signal | WallJump | Note | Mark => {}
+            | Signal | WallJump | Quirk | Note | Mark => {}
         }
     }
     kinds.into()
@@ -33,18 +33,22 @@ async fn everything(sim: Sim) -> Result<(), Box<dyn std::error::Error>> {
     let link = Link::new().latency(Dist::constant(Duration::from_millis(1)));
     sim.links(link.loss(0.2).duplicate(0.2));
     let disk = Disk::posix().faults(DiskFaults::none().sync_errors(1.0));
-    sim.host("a").disk(disk).may_fail().start(|| async {
-        let listener = TcpListener::bind("0.0.0.0:7000").await?;
-        let (stream, _) = listener.accept().await?;
-        stream.write_all("hello").await.0?;
-        // Closed with unread bytes: an RST.
-        sleep(Duration::from_secs(5)).await;
-        drop(stream);
-        crate::fs::write("/tmp/file", "text").await?;
-        drop(crate::fs::File::open("/tmp/file").await?.sync_all().await);
-        crate::spawn_blocking(|| ()).await?;
-        std::future::pending::<Result<(), Box<dyn std::error::Error>>>().await
-    });
+    sim.host("a")
+        .disk(disk)
+        .quirks(Quirks::swarm(1))
+        .may_fail()
+        .start(|| async {
+            let listener = TcpListener::bind("0.0.0.0:7000").await?;
+            let (stream, _) = listener.accept().await?;
+            stream.write_all("hello").await.0?;
+            // Closed with unread bytes: an RST.
+            sleep(Duration::from_secs(5)).await;
+            drop(stream);
+            crate::fs::write("/tmp/file", "text").await?;
+            drop(crate::fs::File::open("/tmp/file").await?.sync_all().await);
+            crate::spawn_blocking(|| ()).await?;
+            std::future::pending::<Result<(), Box<dyn std::error::Error>>>().await
+        });
     assert!(TcpStream::connect("a:9").await.is_err());
     let stream = TcpStream::connect("a:7000").await?;
     let _ = timeout(Duration::from_millis(1), stream.read(vec![0; 1])).await;

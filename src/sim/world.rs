@@ -30,13 +30,15 @@ use super::misuse;
 use super::names::{Lookup, Zone};
 use super::net::{Network, Table, Wire};
 use super::panics;
+use super::quirks::Quirks;
+use super::quirks::kind::NAMES as QUIRK_NAMES;
 use super::report::Test;
 use super::rng::Streams;
 use super::run_state::RunState;
 use super::schedule::{Event, HostClock, Schedule};
 use super::settings::{Failure, FailureKind, Outcome, RunSettings};
 use super::sweep::{Environment, Failed, Report};
-use crate::driver::{Notify, Wait};
+use crate::driver::{Driver, Notify, Wait};
 use crate::rand::Rng;
 use crate::signal::SignalKind;
 use crate::sys::lock;
@@ -211,10 +213,36 @@ impl WorldState {
             programs: Vec::new(),
             configure: Rc::new(|builder| builder),
             may_fail: false,
+            quirks: None,
+            started: 0,
             loops: Vec::new(),
             running: 0,
         });
         host
+    }
+
+    pub(super) fn set_quirks(&self, host: u16, quirks: Quirks) {
+        self.hosts.borrow_mut()[usize::from(host)].quirks = Some(quirks);
+    }
+
+    /// Adds a host's quirks to the driver of a new loop.
+    fn with_quirks(&self, host: u16, driver: Box<dyn Driver>) -> Box<dyn Driver> {
+        let (quirks, stream) = {
+            let info = &mut self.hosts.borrow_mut()[usize::from(host)];
+            info.started += 1;
+            (info.quirks.clone(), format!("quirk/{}/{}", info.name, info.started))
+        };
+        let Some(quirks) = quirks.filter(|_| !self.settings.knobs.off.quirks) else {
+            return driver;
+        };
+        self.note(host, EventKind::Quirk, quirks.to_string());
+        let kernel = self.kernel.clone();
+        let observer = move |kind| {
+            if let Some(wire) = &mut kernel.borrow_mut().network.wire {
+                wire.log.record(wire.now, host, EventKind::Quirk, kind as u64, 0);
+            }
+        };
+        quirks.wrap_in_world(driver, self.streams.stream(&stream).next_u64(), Box::new(observer))
     }
 
     /// The true time, in nanoseconds.
@@ -752,6 +780,7 @@ impl World {
         // The network writes it; it returns for the outcome.
         let mut log = std::mem::replace(&mut run.log, EventLog::new(LogMode::Tail));
         log.name_ops(OP_NAMES);
+        log.name_quirks(&QUIRK_NAMES);
         log.set_origin(START.as_nanos() as u64);
         let mut wire = Wire::new(streams, log);
         wire.restrict(knobs.constant_latency, knobs.fixed_buffers, knobs.off.net);
@@ -824,10 +853,11 @@ impl World {
         let notified = self.state.notified.clone();
         let notifier = Arc::new(LoopNotifier { loop_index, notified });
         let driver = SimDriver::in_world(&self.state.kernel, host, loop_index, notifier);
+        let driver = self.state.with_quirks(host, Box::new(driver));
         // The default depends on the machine, and a run must not.
         let builder = Builder::new().max_blocking_threads(JOBS).max_file_threads(JOBS);
         let builder = configure(builder).watch_entries(self.state.settings.watches_entries);
-        let event_loop = builder.with_driver(Box::new(driver)).build()?;
+        let event_loop = builder.with_driver(driver).build()?;
         let notified = self.state.notified.clone();
         event_loop.core().inbox.watch(move || notified.check_thread());
         let state = self.state.clone();

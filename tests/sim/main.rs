@@ -9,6 +9,7 @@ mod limits;
 mod misuse;
 mod network;
 mod processes;
+mod quirks;
 #[cfg(unix)]
 mod replicated_log;
 mod scenarios;

@@ -14,8 +14,7 @@ use windlass::time::{sleep, timeout};
 
 use crate::bytes::numbered;
 use crate::support::{
-    Random, on_every_driver, on_every_exact_driver, on_every_kernel_driver, pair, poll_once, reset_on_close, rounds,
-    turns, waker_cloning,
+    Random, on_every_driver, on_every_kernel_driver, pair, poll_once, reset_on_close, rounds, turns, waker_cloning,
 };
 
 async fn fill<S: PollRead>(bridge: &mut Bridge<S>) -> Vec<u8> {
@@ -143,15 +142,17 @@ fn into_inner_returns_the_unconsumed_bytes() {
 /// Accepted bytes are sent although the writer never polls the bridge again.
 #[test]
 fn bytes_are_sent_without_a_flush() {
-    // One read returns all bytes.
-    on_every_exact_driver(|case| {
-        case.run(async {
+    on_every_driver(|case| {
+        case.run(async move {
             let (near, far) = pair().await;
             let mut near = Bridge::new(near);
             let pieces = numbered(3_000);
-            for piece in pieces.chunks(100) {
-                let count = poll_fn(|cx| near.poll_write(cx, piece)).await.expect("write");
-                assert_eq!(count, 100);
+            for mut piece in pieces.chunks(100) {
+                while !piece.is_empty() {
+                    let count = poll_fn(|cx| near.poll_write(cx, piece)).await.expect("write");
+                    assert!(count == 100 || case.has_quirks(), "{count}");
+                    piece = &piece[count..];
+                }
             }
             let received = timeout(Duration::from_secs(60), far.read_exact(vec![0; 3_000])).await;
             assert!(received.expect("the bytes arrive").1 == pieces);
@@ -232,9 +233,8 @@ fn a_slow_reader_applies_backpressure() {
 
 #[test]
 fn slices_are_written_in_order() {
-    // One write takes every slice.
-    on_every_exact_driver(|case| {
-        case.run(async {
+    on_every_driver(|case| {
+        case.run(async move {
             let (near, far) = pair().await;
             let mut near = Bridge::new(near);
             let slices = [
@@ -246,12 +246,12 @@ fn slices_are_written_in_order() {
             let count = poll_fn(|cx| near.poll_write_vectored(cx, &slices))
                 .await
                 .expect("write");
-            assert_eq!(count, 13);
+            assert!(count == 13 || case.has_quirks(), "{count}");
             assert_eq!(
                 poll_fn(|cx| near.poll_write_vectored(cx, &[])).await.expect("nothing"),
                 0
             );
-            assert_eq!(far.read_exact(vec![0; 13]).await.1, b"one two three");
+            assert_eq!(far.read_exact(vec![0; count]).await.1, b"one two three"[..count]);
         });
     });
 }
@@ -329,21 +329,22 @@ fn one_task_reads_while_another_writes() {
 /// The stream's own methods and the bridge share one queue per direction.
 #[test]
 fn a_read_of_the_stream_waits_for_the_bridges_read() {
-    // One read returns all bytes.
-    on_every_exact_driver(|case| {
-        case.run(async {
+    on_every_driver(|case| {
+        case.run(async move {
             let (near, far) = pair().await;
             let mut bridge = Bridge::new(&near);
             assert!(poll_once(pin!(fill(&mut bridge))).await.is_pending());
             let mut native = Box::pin(near.read_exact(vec![0; 4]));
             assert!(poll_once(native.as_mut()).await.is_pending());
             far.write_all("one ").await.0.expect("write");
-            assert_eq!(fill(&mut bridge).await, b"one ");
-            bridge.consume(4);
-            far.write_all("two ").await.0.expect("write");
-            assert_eq!(native.await.1, b"two ");
-            far.write_all("three").await.0.expect("write");
-            assert_eq!(fill(&mut bridge).await, b"three");
+            let first = fill(&mut bridge).await;
+            assert!(first == b"one " || case.has_quirks(), "{first:?}");
+            bridge.consume(first.len());
+            far.write_all("two three").await.0.expect("write");
+            // Whatever the bridge's read left unread.
+            assert_eq!(native.await.1, b"one two "[first.len()..first.len() + 4]);
+            let third = fill(&mut bridge).await;
+            assert!(b"one two three"[first.len() + 4..].starts_with(&third), "{third:?}");
         });
     });
 }
@@ -540,14 +541,15 @@ fn a_bridge_may_outlive_its_loop() {
 #[test]
 fn a_waiting_read_gets_the_bytes_of_a_dropped_bridge() {
     on_every_driver(|case| {
-        case.run(async {
+        case.run(async move {
             let (near, far) = pair().await;
             let near = Rc::new(near);
             // The kinds differ only in the call that waits.
             for kind in 0..5 {
                 let mut bridge = Bridge::new(&*near);
                 far.write_all("abc").await.0.expect("write");
-                assert_eq!(fill(&mut bridge).await, b"abc");
+                let filled = fill(&mut bridge).await;
+                assert!(filled == b"abc" || case.has_quirks(), "{filled:?}");
                 let stream = near.clone();
                 let waiting = windlass::spawn(async move {
                     match kind {
@@ -565,7 +567,7 @@ fn a_waiting_read_gets_the_bytes_of_a_dropped_bridge() {
                             let (result, bufs) = stream.read_vectored(bufs).await;
                             result.map(|_| bufs.concat())
                         }
-                        _ => Ok(fill(&mut Bridge::new(&*stream)).await[..3].to_vec()),
+                        _ => Ok(fill(&mut Bridge::new(&*stream)).await),
                     }
                 });
                 turns(3).await;
@@ -574,11 +576,13 @@ fn a_waiting_read_gets_the_bytes_of_a_dropped_bridge() {
                     .await
                     .expect("the read is woken");
                 let bytes = woken.expect("no panic").expect("read");
-                assert_eq!(bytes, b"abc", "kind {kind}");
-                if kind == 4 {
-                    // The second bridge has not consumed the bytes.
-                    assert_eq!(&*near.read_managed().await.expect("read"), b"abc");
-                }
+                assert!(
+                    bytes.starts_with(&filled) && b"abc".starts_with(&bytes),
+                    "kind {kind}: {bytes:?}"
+                );
+                // The second bridge has not consumed the bytes.
+                let left = if kind == 4 { b"abc" } else { &b"abc"[bytes.len()..] };
+                assert_eq!(near.read_exact(vec![0; left.len()]).await.1, left);
             }
             far.write_all("the rest").await.0.expect("write");
             assert_eq!(near.read_exact(vec![0; 8]).await.1, b"the rest");
@@ -594,7 +598,7 @@ fn returned_bytes_come_before_later_ones() {
             let (near, far) = pair().await;
             let mut bridge = Bridge::new(&near);
             far.write_all("abc").await.0.expect("write");
-            assert_eq!(fill(&mut bridge).await, b"abc");
+            assert!(b"abc".starts_with(&fill(&mut bridge).await));
             bridge.consume(1);
             let mut native = Box::pin(near.read_exact(vec![0; 5]));
             assert!(poll_once(native.as_mut()).await.is_pending());
@@ -612,7 +616,7 @@ fn returned_bytes_come_before_later_ones() {
             // Again, but the read completes before the bytes are returned, and is then dropped.
             let mut bridge = Bridge::new(&near);
             far.write_all("123").await.0.expect("write");
-            assert_eq!(fill(&mut bridge).await, b"123");
+            assert!(b"123".starts_with(&fill(&mut bridge).await));
             let mut native = Box::pin(near.read_exact(vec![0; 9]));
             assert!(poll_once(native.as_mut()).await.is_pending());
             far.write_all("45").await.0.expect("write");

@@ -330,7 +330,9 @@ fn dropped_fills_lose_no_byte() {
                 0 => random.below(40_000),
                 _ => random.below(50),
             };
-            let frames: Vec<Vec<u8>> = (0..rounds() / 5).map(|_| numbered(len(&mut random) as usize)).collect();
+            let frames: Vec<Vec<u8>> = (0..(rounds() / 5).max(20))
+                .map(|_| numbered(len(&mut random) as usize))
+                .collect();
             let mut all = Vec::new();
             for frame in &frames {
                 all.extend_from_slice(&(frame.len() as u16).to_be_bytes());

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use windlass::io::IoBuf;
 use windlass::net::TcpStream;
 
-use crate::support::{Case, Random, on_every_driver, on_every_exact_driver, pair, poll_once, rounds};
+use crate::support::{Case, Random, on_every_driver, pair, poll_once, rounds};
 
 /// Bytes whose value depends on their position. They repeat with a prime period, so that no chunk of a usual size fits
 /// in another's place. Repeating a block is fast even under Miri.
@@ -219,16 +219,17 @@ pub(crate) fn assert_filled_in_order(bufs: &[Vec<u8>], count: usize) {
 /// Leftover bytes of a dropped read are distributed over the buffers as the kernel would do it.
 #[test]
 fn read_vectored_fills_in_order() {
-    // One read fills every slice.
-    on_every_exact_driver(|case| {
+    on_every_driver(|case| {
         case.run(async move {
             let (client, server) = pair().await;
             client.write_all("0123456789").await.0.unwrap();
             let bufs = vec![Vec::new(), Vec::with_capacity(3), Vec::new(), Vec::with_capacity(100)];
             let (result, bufs) = server.read_vectored(bufs).await;
-            assert_eq!(result.unwrap(), 10);
-            assert_eq!(bufs.concat(), b"0123456789");
-            assert_filled_in_order(&bufs, 10);
+            let count = result.unwrap();
+            assert!(count == 10 || case.has_quirks(), "{count}");
+            assert_eq!(bufs.concat(), b"0123456789"[..count]);
+            assert_filled_in_order(&bufs, count);
+            assert_eq!(server.read_exact(vec![0; 10 - count]).await.1, b"0123456789"[count..]);
 
             leave_unread(&client, &server, "abcdefgh").await;
             let mut received = Vec::new();
@@ -243,8 +244,10 @@ fn read_vectored_fills_in_order() {
             // Arrays keep their length.
             client.write_all("xyz").await.0.unwrap();
             let (result, arrays) = server.read_vectored(vec![[0u8; 2]; 2]).await;
-            assert_eq!(result.unwrap(), 3);
-            assert_eq!(arrays, [*b"xy", *b"z\0"]);
+            let count = result.unwrap();
+            assert!(count == 3 || case.has_quirks(), "{count}");
+            let expected = b"xyz"[..count].iter().chain(&[0; 4]).take(4).copied();
+            assert_eq!(arrays.concat(), expected.collect::<Vec<u8>>());
         });
     });
 }
@@ -309,8 +312,7 @@ fn an_empty_buffer_is_not_eof() {
 /// `read` fills up to the capacity, `read_exact` up to the length; a failed read or EOF returns the buffer too.
 #[test]
 fn buffers_are_returned_with_the_right_length() {
-    // One read returns all bytes.
-    on_every_exact_driver(|case| {
+    on_every_driver(|case| {
         case.run(async move {
             let (client, server) = pair().await;
             client.write_all("hello world").await.0.unwrap();
@@ -318,7 +320,10 @@ fn buffers_are_returned_with_the_right_length() {
             buf.push(9);
             let at = buf.as_ptr();
             let (result, buf) = server.read(buf).await;
-            assert_eq!((result.unwrap(), &buf[..], buf.as_ptr()), (5, &b"hello"[..], at));
+            let count = result.unwrap();
+            assert!(count == 5 || case.has_quirks(), "{count}");
+            assert_eq!((&buf[..], buf.as_ptr()), (&b"hello"[..count], at));
+            server.read_exact(vec![0; 5 - count]).await.0.unwrap();
 
             let mut buf = Vec::with_capacity(100);
             buf.extend([0; 6]);
@@ -332,7 +337,10 @@ fn buffers_are_returned_with_the_right_length() {
             assert_eq!(result.unwrap_err().kind(), ErrorKind::UnexpectedEof);
             assert_eq!(buf.len(), 4);
             let (result, buf) = server.read(Vec::with_capacity(9)).await;
-            assert_eq!((result.unwrap(), &buf[..]), (3, &b"end"[..]));
+            let count = result.unwrap();
+            assert!(count == 3 || case.has_quirks(), "{count}");
+            assert_eq!(buf, b"end"[..count]);
+            server.read_exact(vec![0; 3 - count]).await.0.unwrap();
             let (result, buf) = server.read(vec![1, 2, 3]).await;
             assert_eq!((result.unwrap(), buf.len()), (0, 0));
         });

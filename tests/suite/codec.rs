@@ -23,7 +23,9 @@ fn frames() -> Vec<Bytes> {
         1 | 2 => random.below(10_000),
         _ => random.below(60),
     };
-    (0..rounds() / 4).map(|_| numbered(len() as usize).into()).collect()
+    (0..(rounds() / 4).max(20))
+        .map(|_| numbered(len() as usize).into())
+        .collect()
 }
 
 /// Writes frames with every method, in random order, with pauses.

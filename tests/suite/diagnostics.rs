@@ -11,7 +11,7 @@ use windlass::time::{sleep, timeout};
 use windlass::{EventLoop, TaskState, Waiting};
 
 use crate::child::in_own_process;
-use crate::support::{Case, number_of, on_every_driver, on_every_kernel_driver, pair, turns};
+use crate::support::{Case, number_of, on_every_driver, on_every_kernel_driver, pair, settle, turns};
 
 /// The messages that the exception handler received.
 type Messages = Rc<RefCell<Vec<String>>>;
@@ -129,7 +129,13 @@ fn operations_are_counted_by_kind() {
             // Without a buffer ring, a managed read uses the heap.
             let has_pool = !case.has_rings() || features.contains(&"buffer ring");
             let reads_wanted = if has_pool { (2, 1) } else { (3, 0) };
-            assert_eq!((count("recv"), count("recv_managed")), reads_wanted);
+            if case.has_quirks() {
+                // The pool may seem empty.
+                settle().await;
+                assert_eq!(count("recv") + count("recv_managed"), 3);
+            } else {
+                assert_eq!((count("recv"), count("recv_managed")), reads_wanted);
+            }
             assert_eq!(count("accept"), 1);
             for task in reads {
                 task.cancel();

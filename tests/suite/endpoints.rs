@@ -113,7 +113,12 @@ fn datagrams_keep_their_boundaries() {
                 let (result, buf) = client.recv_from(Vec::with_capacity(1 << 16)).await;
                 assert_eq!(result.unwrap(), (len, addr));
                 assert_eq!(buf, sent);
-                assert_eq!(log.borrow().last(), Some(&DatagramEvent::Data(sent, from)));
+                let is_data = |event: &&DatagramEvent| matches!(event, DatagramEvent::Data(..));
+                let log = log.borrow();
+                assert!(
+                    log.iter().rfind(is_data) == Some(&DatagramEvent::Data(sent, from)),
+                    "{len}"
+                );
             }
             transport.send_to("last", from);
             transport.close();
@@ -122,7 +127,9 @@ fn datagrams_keep_their_boundaries() {
             assert_eq!(&*client.recv_managed().await.unwrap(), b"last");
             until_event(&log, |log| log.last() == Some(&DatagramEvent::Lost(None))).await;
             turns(10).await;
-            assert_eq!(log.borrow().len(), 7);
+            // A long datagram may fill the send queue for a while.
+            let is_flow = |event: &&DatagramEvent| matches!(event, DatagramEvent::Pause | DatagramEvent::Resume);
+            assert_eq!(log.borrow().iter().filter(|event| !is_flow(event)).count(), 7);
             assert_eq!(transport.local_addr().unwrap(), addr);
         });
     });

@@ -24,7 +24,7 @@ fn a_dropped_read_does_not_move_the_position() {
     on_every_driver(|case| {
         case.run(async {
             let folder = Folder::new();
-            let whole = numbered(64 * rounds());
+            let whole = numbered(64 * rounds().max(200));
             let file = File::open(folder.file("a", &whole)).await.unwrap();
             let mut random = Random::new(11);
             let mut received = Vec::new();

@@ -17,17 +17,15 @@ use windlass::time::timeout;
 use crate::bytes::numbered;
 use crate::child::in_own_process;
 use crate::support::{
-    Random, codes, on_every_driver, on_every_exact_driver, on_every_kernel_driver, open_descriptors, poll_once, quiet,
-    rounds, turns,
+    Random, codes, gather, on_every_driver, on_every_kernel_driver, open_descriptors, poll_once, quiet, rounds, turns,
 };
 
 const SOON: Duration = Duration::from_secs(60);
 
 #[test]
 fn bytes_arrive_until_eof() {
-    // One read returns all bytes.
-    on_every_exact_driver(|case| {
-        case.run(async {
+    on_every_driver(|case| {
+        case.run(async move {
             let (sender, receiver) = pipe().unwrap();
             sender.write_all("one ").await.0.unwrap();
             sender.write_all_vectored(vec!["two ", "three"]).await.0.unwrap();
@@ -38,7 +36,7 @@ fn bytes_arrive_until_eof() {
             let count = result.unwrap();
             assert_eq!(bufs.concat()[..count], b"three"[..count]);
             // Windows fills one buffer at a time.
-            assert!(count == 5 || cfg!(windows), "{count}");
+            assert!(count == 5 || cfg!(windows) || case.has_quirks(), "{count}");
             if count < 5 {
                 let (result, rest) = receiver.read_exact(vec![0; 5 - count]).await;
                 result.unwrap();
@@ -46,7 +44,7 @@ fn bytes_arrive_until_eof() {
             }
             sender.write_all("last").await.0.unwrap();
             drop(sender);
-            assert_eq!(&*receiver.read_managed().await.unwrap(), b"last");
+            assert_eq!(gather(4, || receiver.read_managed()).await, b"last");
             // EOF is returned by every later read, of every kind.
             for _ in 0..2 {
                 assert!(receiver.read_managed().await.unwrap().is_empty());
@@ -63,16 +61,18 @@ fn bytes_arrive_until_eof() {
 
 #[test]
 fn a_waiting_reader_gets_bytes_and_eof() {
-    // One read returns all bytes.
-    on_every_exact_driver(|case| {
-        case.run(async {
+    on_every_driver(|case| {
+        case.run(async move {
             let (sender, receiver) = pipe().unwrap();
             for round in 0..20u8 {
                 let mut reading = pin!(receiver.read_managed());
                 assert!(poll_once(reading.as_mut()).await.is_pending());
                 turns(u64::from(round % 3)).await;
                 sender.write_all([round; 3]).await.0.unwrap();
-                assert_eq!(&*timeout(SOON, reading).await.expect("bytes").unwrap(), [round; 3]);
+                let first = timeout(SOON, reading).await.expect("bytes").unwrap();
+                assert!(first.len() == 3 || case.has_quirks(), "{first:?}");
+                let rest = gather(3 - first.len(), || receiver.read_managed()).await;
+                assert_eq!([&*first, &*rest].concat(), [round; 3]);
             }
             let mut reading = pin!(receiver.read([0; 4]));
             assert!(poll_once(reading.as_mut()).await.is_pending());

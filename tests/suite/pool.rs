@@ -10,7 +10,7 @@ use windlass::net::{TcpListener, TcpStream};
 use windlass::task::yield_now;
 use windlass::time::{sleep, timeout};
 
-use crate::support::{self, Case, Random, on_every_kernel_driver, pair, pair_of, rounds};
+use crate::support::{self, Case, Random, gather, on_every_kernel_driver, pair, pair_of, rounds};
 
 fn loop_with(case: Case, count: u16, len: usize) -> EventLoop {
     case.builder().managed_buffers(count, len).build().expect("a loop")
@@ -69,10 +69,14 @@ fn streams_survive_an_empty_pool() {
                 on_heap += held.iter().filter(|part| !part.is_pooled()).count();
                 all_held.extend(held);
             }
-            assert_eq!(pooled, 1, "the only buffer is held");
+            // With quirks, the pool may seem empty each time.
+            assert!(
+                pooled == 1 || (pooled == 0 && case.has_quirks()),
+                "{pooled} of one buffer are held"
+            );
             assert!(on_heap > 0);
             drop(all_held);
-            assert_pool_is_complete(1).await;
+            assert_pool_is_complete(case, 1).await;
         });
         result.expect("the loop runs");
         assert!(event_loop.counters().driver.pool_empty > 0);
@@ -80,7 +84,7 @@ fn streams_survive_an_empty_pool() {
 }
 
 /// Exactly `count` buffers of the pool can be held at once.
-async fn assert_pool_is_complete(count: usize) {
+async fn assert_pool_is_complete(case: Case, count: usize) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
     // Dropped buffers are returned to the kernel in the next turn.
     yield_now().await;
@@ -88,11 +92,20 @@ async fn assert_pool_is_complete(count: usize) {
     let mut streams = Vec::new();
     for number in 0..=count {
         let (client, server) = pair_of(&listener).await;
-        client.write_all("here").await.0.expect("write");
-        let bytes = server.read_managed().await.expect("read");
-        assert_eq!(&*bytes, b"here");
-        assert_eq!(bytes.is_pooled(), number < count, "buffer {number} of {count}");
-        held.push(bytes);
+        loop {
+            client.write_all("here").await.0.expect("write");
+            let bytes = server.read_managed().await.expect("read");
+            let (result, rest) = server.read_exact(vec![0; 4 - bytes.len()]).await;
+            result.expect("read");
+            assert_eq!([&*bytes, &*rest].concat(), b"here");
+            // With quirks, the pool sometimes seems empty.
+            if case.has_quirks() && number < count && !bytes.is_pooled() {
+                continue;
+            }
+            assert_eq!(bytes.is_pooled(), number < count, "buffer {number} of {count}");
+            held.push(bytes);
+            break;
+        }
         streams.push((client, server));
     }
 }
@@ -106,12 +119,8 @@ fn poll_once(future: std::pin::Pin<&mut impl Future>) {
 #[test]
 fn a_dropped_read_returns_its_buffer_to_the_pool() {
     on_every_driver(|case| {
-        // One read returns all bytes.
-        if case.has_quirks() {
-            return;
-        }
         let event_loop = loop_with(case, 4, 64);
-        let result = event_loop.run_until_complete(async {
+        let result = event_loop.run_until_complete(async move {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
             for round in 0..rounds() / 4 {
                 let (client, server) = pair_of(&listener).await;
@@ -124,7 +133,7 @@ fn a_dropped_read_returns_its_buffer_to_the_pool() {
                     yield_now().await;
                 }
                 match round % 3 {
-                    0 => assert_eq!(&*server.read_managed().await.expect("read"), b"bytes"),
+                    0 => assert_eq!(gather(5, || server.read_managed()).await, b"bytes"),
                     1 => {
                         let (result, bytes) = server.read_exact([0; 5]).await;
                         result.expect("read");
@@ -133,10 +142,14 @@ fn a_dropped_read_returns_its_buffer_to_the_pool() {
                     _ => {}
                 }
             }
-            assert_pool_is_complete(4).await;
+            assert_pool_is_complete(case, 4).await;
         });
         result.expect("the loop runs");
-        assert_eq!(event_loop.counters().driver.pool_empty, 1, "only the check itself");
+        let found_empty = event_loop.counters().driver.pool_empty;
+        assert!(
+            found_empty == 1 || case.has_quirks(),
+            "{found_empty} and not only the check itself"
+        );
     });
 }
 
@@ -144,10 +157,6 @@ fn a_dropped_read_returns_its_buffer_to_the_pool() {
 #[test]
 fn cancelled_reads_return_their_buffers() {
     on_every_driver(|case| {
-        // No managed read finds the pool empty.
-        if case.has_quirks() {
-            return;
-        }
         let event_loop = loop_with(case, 4, 64);
         let result = event_loop.run_until_complete(async {
             let mut random = Random::new(7);
@@ -182,9 +191,9 @@ fn cancelled_reads_return_their_buffers() {
         });
         result.expect("the loop runs");
         event_loop
-            .run_until_complete(async {
+            .run_until_complete(async move {
                 sleep(Duration::from_millis(1)).await;
-                assert_pool_is_complete(4).await;
+                assert_pool_is_complete(case, 4).await;
             })
             .expect("the loop runs");
     });
@@ -217,15 +226,18 @@ fn a_pool_that_cannot_be_allocated_is_not_an_error() {
 #[test]
 fn a_buffer_outlives_its_loop() {
     on_every_driver(|case| {
-        // No managed read finds the pool empty.
-        if case.has_quirks() {
-            return;
-        }
         let event_loop = loop_with(case, 2, 64);
-        let bytes = event_loop.run_until_complete(async {
+        let bytes = event_loop.run_until_complete(async move {
             let (client, server) = pair().await;
-            client.write_all("here").await.0.expect("write");
-            server.read_managed().await.expect("read")
+            loop {
+                client.write_all("here").await.0.expect("write");
+                let bytes = server.read_managed().await.expect("read");
+                // With quirks, the pool sometimes seems empty.
+                if bytes.is_pooled() || !case.has_quirks() {
+                    return bytes;
+                }
+                server.read_exact(vec![0; 4 - bytes.len()]).await.0.expect("read");
+            }
         });
         drop(event_loop);
         let bytes = bytes.expect("the loop ran");

@@ -10,9 +10,7 @@ use windlass::net::TcpStream;
 use windlass::protocol::{Protocol, ProtocolRef, Transport, attach, create_server};
 use windlass::time::{sleep, timeout};
 
-use crate::support::{
-    CountDrop, assert_reset, exceptions_of, on_every_driver, on_every_exact_driver, pair, reset_on_close, turns,
-};
+use crate::support::{CountDrop, assert_reset, exceptions_of, on_every_driver, pair, reset_on_close, turns};
 
 /// A callback that a protocol received.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -194,9 +192,8 @@ pub(crate) async fn fill(transport: &Transport) -> usize {
 
 #[test]
 fn callbacks_come_in_order() {
-    // One read returns all bytes.
-    on_every_exact_driver(|case| {
-        case.run(async {
+    on_every_driver(|case| {
+        case.run(async move {
             let log = Log::default();
             let server = create_server(
                 {
@@ -226,7 +223,9 @@ fn callbacks_come_in_order() {
             until_lost(&log).await;
             let data = |text: &str| Data(text.into());
             let expected = [Made, data("one"), data("two"), data("three"), Eof, Lost(None)];
-            assert_eq!(log.borrow()[..], expected);
+            assert_eq!(bytes(&log), b"onetwothree");
+            assert_eq!(events(&log), [Made, Eof, Lost(None)]);
+            assert!(log.borrow()[..] == expected || case.has_quirks(), "{:?}", log.borrow());
             assert_eq!(server.connections(), 0);
         });
     });
@@ -419,8 +418,7 @@ fn abort_drops_queued_bytes_and_resets() {
 
 #[test]
 fn a_protocol_may_write_after_the_eof_of_its_peer() {
-    // One read returns all bytes.
-    on_every_exact_driver(|case| {
+    on_every_driver(|case| {
         case.run(async {
             // The protocol keeps the connection open and can still write.
             let (client, transport, _, log) = recorded(|log| Recorder::quiet(log).staying()).await;
@@ -433,7 +431,10 @@ fn a_protocol_may_write_after_the_eof_of_its_peer() {
             transport.close();
             assert_eq!(read_all(&client).await.unwrap(), b"still here");
             until_lost(&log).await;
-            assert_eq!(log.borrow()[..], [Made, Data(b"all".to_vec()), Eof, Lost(None)]);
+            assert_eq!(
+                (&*bytes(&log), &*events(&log)),
+                (&b"all"[..], &[Made, Eof, Lost(None)][..])
+            );
 
             // The protocol lets the connection close: its queued bytes are sent first.
             let (client, _, _, log) = recorded(|log| {
@@ -453,8 +454,7 @@ fn a_protocol_may_write_after_the_eof_of_its_peer() {
 
 #[test]
 fn a_protocol_receives_after_its_own_write_eof() {
-    // One read returns all bytes.
-    on_every_exact_driver(|case| {
+    on_every_driver(|case| {
         let event_loop = case.event_loop();
         let exceptions = exceptions_of(&event_loop);
         let run = event_loop.run_until_complete(async {
@@ -467,7 +467,7 @@ fn a_protocol_receives_after_its_own_write_eof() {
             transport.write("after the end");
             assert_eq!(read_all(&client).await.unwrap().len(), 100_000);
             client.write_all("an answer").await.0.unwrap();
-            until(&log, |events| events.last() == Some(&Data(b"an answer".to_vec()))).await;
+            until(&log, |_| bytes(&log) == b"an answer").await;
             drop(client);
             until_lost(&log).await;
             assert_eq!(bytes(&log), b"an answer");
@@ -481,9 +481,8 @@ fn a_protocol_receives_after_its_own_write_eof() {
 
 #[test]
 fn connection_lost_reports_a_reset() {
-    // The first operation that fails is the one that reports the reset.
-    on_every_exact_driver(|case| {
-        case.run(async {
+    on_every_driver(|case| {
+        case.run(async move {
             for is_writing in [false, true] {
                 let (client, transport, _, log) = recorded(Recorder::quiet).await;
                 if is_writing {
@@ -495,7 +494,17 @@ fn connection_lost_reports_a_reset() {
                 reset_on_close(&client);
                 drop(client);
                 until_lost(&log).await;
-                assert_eq!(log.borrow().last(), Some(&Lost(Some(ErrorKind::ConnectionReset))));
+                let expected = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
+                // A socket reports the reset once: to the read in flight, and the write then fails with a broken pipe. A
+                // driver may report the two in either order.
+                let expected = &expected[..if is_writing && case.has_quirks() { 2 } else { 1 }];
+                let log = log.borrow();
+                let is_expected = |kind| expected.contains(kind);
+                assert!(
+                    matches!(log.last(), Some(Lost(Some(kind))) if is_expected(kind)),
+                    "{:?}",
+                    log.last()
+                );
                 assert!(transport.is_closing());
             }
         });
@@ -504,8 +513,7 @@ fn connection_lost_reports_a_reset() {
 
 #[test]
 fn a_protocol_can_be_replaced() {
-    // One read returns all bytes.
-    on_every_exact_driver(|case| {
+    on_every_driver(|case| {
         case.run(async {
             let drops = Rc::new(Cell::new(0));
             let second = Log::default();
@@ -513,7 +521,8 @@ fn a_protocol_can_be_replaced() {
                 let (second, counted) = (second.clone(), CountDrop(drops.clone()));
                 Recorder::new(log, move |event, transport| {
                     let _ = &counted;
-                    if *event == Data(b"upgrade".to_vec()) {
+                    // A part of the message may be all that a read returns.
+                    if matches!(event, Data(part) if part.ends_with(b"!")) {
                         let mut next = Recorder::quiet(&second);
                         next.transport = Some(transport.clone());
                         transport.set_protocol(next);
@@ -521,19 +530,20 @@ fn a_protocol_can_be_replaced() {
                 })
             })
             .await;
-            client.write_all("upgrade").await.0.unwrap();
-            until(&log, |events| events.len() == 2).await;
+            client.write_all("upgrade!").await.0.unwrap();
+            until(&log, |_| bytes(&log) == b"upgrade!").await;
+            let before = log.borrow().len();
             client.write_all("new").await.0.unwrap();
-            until(&second, |events| events.last() == Some(&Data(b"new".to_vec()))).await;
+            until(&second, |_| bytes(&second) == b"new").await;
             // The handle still refers to the first protocol.
-            assert_eq!(first.with(|first| first.log.borrow().len()), 2);
+            assert_eq!(first.with(|first| first.log.borrow().len()), before);
             assert_eq!(drops.get(), 0);
             drop(first);
             assert_eq!(drops.get(), 1);
             drop(client);
             until(&second, |events| events.last() == Some(&Lost(None))).await;
-            assert_eq!(second.borrow()[..], [Data(b"new".to_vec()), Eof, Lost(None)]);
-            assert_eq!(log.borrow().len(), 2);
+            assert_eq!(events(&second), [Eof, Lost(None)]);
+            assert_eq!(log.borrow().len(), before);
             let third = transport.set_protocol(Recorder::quiet(&log));
             assert!(!third.with(|third| third.stays));
         });
@@ -544,8 +554,7 @@ fn a_protocol_can_be_replaced() {
 /// another connection goes on.
 #[test]
 fn a_panic_ends_only_its_own_connection() {
-    // The first write is whole before the peer resets the connection.
-    on_every_exact_driver(|case| {
+    on_every_driver(|case| {
         for culprit in ["Made", "Data", "Eof", "Pause", "Resume", "Lost"] {
             let event_loop = case.event_loop();
             let exceptions = exceptions_of(&event_loop);
@@ -561,7 +570,8 @@ fn a_panic_ends_only_its_own_connection() {
                     assert!(!format!("{event:?}").starts_with(culprit), "on purpose");
                 });
                 let (transport, _protocol) = attach(server, recorder);
-                client.write_all("go").await.0.unwrap();
+                // One byte, of which the reset cannot find a part unsent.
+                client.write_all("!").await.0.unwrap();
                 let mut is_reset = false;
                 if culprit != "Made" && culprit != "Data" {
                     let read = client.read_exact(vec![0; 100_000]).await.0;
@@ -579,7 +589,7 @@ fn a_panic_ends_only_its_own_connection() {
                     assert_reset(read_all(&client).await);
                 }
                 neighbour.write_all("unharmed").await.0.unwrap();
-                until(&neighbour_log, |events| events.len() == 2).await;
+                until(&neighbour_log, |_| bytes(&neighbour_log) == b"unharmed").await;
             });
             run.unwrap();
             let exceptions = exceptions.borrow();

@@ -345,6 +345,36 @@ pub(crate) async fn turns(count: u64) {
     }
 }
 
+/// Turns the loop until a state is reached.
+pub(crate) async fn turn_until(is_reached: impl Fn() -> bool) {
+    while !is_reached() {
+        turns(1).await;
+    }
+}
+
+/// Lets every operation complete that can, also on a driver that reports completions late: the virtual clock advances
+/// only when none is left.
+pub(crate) async fn settle() {
+    turns(3).await;
+    windlass::time::sleep(Duration::from_millis(1)).await;
+}
+
+/// The next `len` bytes, in however many reads they come.
+pub(crate) async fn gather<B, F>(len: usize, mut read: impl FnMut() -> F) -> Vec<u8>
+where
+    B: std::ops::Deref<Target = [u8]>,
+    F: Future<Output = std::io::Result<B>>,
+{
+    let mut bytes = Vec::new();
+    while bytes.len() < len {
+        let part = read().await.expect("read");
+        assert!(!part.is_empty(), "the end after {bytes:?}");
+        bytes.extend_from_slice(&part);
+    }
+    assert_eq!(bytes.len(), len, "more bytes than expected: {bytes:?}");
+    bytes
+}
+
 /// Pseudo-random numbers, the same in every run.
 pub(crate) struct Random(u64);
 

@@ -15,8 +15,8 @@ use windlass::time::timeout;
 use crate::bytes::{leave_unread, numbered, read_to_end};
 use crate::child::in_own_process;
 use crate::support::{
-    assert_reset, connect_error, is_null_driver_number, number_of, on_every_driver, on_every_kernel_driver, pair,
-    pair_of, poll_once, turns,
+    assert_reset, connect_error, gather, is_null_driver_number, number_of, on_every_driver, on_every_kernel_driver,
+    pair, pair_of, poll_once, turns,
 };
 
 /// A write to a closed peer is an error, even where SIGPIPE would end the process.
@@ -79,7 +79,9 @@ fn split_halves_work_at_the_same_time() {
             let write = writer.await.unwrap();
             let (result, _) = write.write(b"a").await;
             assert_eq!(result.unwrap(), 1);
-            assert_eq!(write.write_vectored(vec!["b", "c"]).await.0.unwrap(), 2);
+            if write.write_vectored(vec!["b", "c"]).await.0.unwrap() == 1 {
+                write.write_all("c").await.0.unwrap();
+            }
             write.write_all_vectored(vec!["d", "e"]).await.0.unwrap();
             let (result, buf) = read.read_exact([0; 5]).await;
             result.unwrap();
@@ -103,14 +105,14 @@ fn a_dropped_write_half_ends_the_stream_and_a_read_half_does_not() {
             let reading = timeout(Duration::from_secs(60), server.read_managed());
             assert!(reading.await.expect("the end").unwrap().is_empty());
             server.write_all("still open").await.0.unwrap();
-            assert_eq!(&*read.read_managed().await.unwrap(), b"still open");
+            assert_eq!(gather(10, || read.read_managed()).await, b"still open");
             drop(read);
 
             let (client, server) = pair().await;
             let (read, write) = client.into_split();
             drop(read);
             write.write_all("one way").await.0.unwrap();
-            assert_eq!(&*server.read_managed().await.unwrap(), b"one way");
+            assert_eq!(gather(7, || server.read_managed()).await, b"one way");
         });
     });
 }

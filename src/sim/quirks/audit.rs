@@ -4,10 +4,12 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use super::kind::{Kind, NAMES};
 use super::memory::fingerprint;
 use crate::driver::{Control, Fd, FdSpace, FileOp, Op, OpId, OsResult, Reply};
 
-/// The violations of the driver contract that wrapped drivers have seen; see [`Quirks::wrap_audited`].
+/// The violations of the driver contract that wrapped drivers have seen, and how often each quirk has occurred; see
+/// [`Quirks::wrap_audited`].
 ///
 /// Each violation is also a panic. These are checked:
 ///
@@ -16,13 +18,14 @@ use crate::driver::{Control, Fd, FdSpace, FileOp, Op, OpId, OsResult, Reply};
 ///   the program owns.
 /// - No operation is started under an id that is in flight, and only operations that were started are cancelled.
 /// - While an operation is in flight, neither the op nor the bytes that it sends change.
-/// - The inner driver completes an operation once.
+/// - The inner driver completes an operation once, and gives out no descriptor that is open.
 /// - When the driver is dropped, every operation has completed and every descriptor was closed.
 ///
 /// [`Quirks::wrap_audited`]: super::Quirks::wrap_audited
 #[derive(Clone, Debug, Default)]
 pub struct Audit {
     violations: Rc<RefCell<Vec<String>>>,
+    counts: Rc<RefCell<[u64; NAMES.len()]>>,
 }
 
 impl Audit {
@@ -34,6 +37,17 @@ impl Audit {
     /// The violations so far, each with the operation's name.
     pub fn violations(&self) -> Vec<String> {
         self.violations.borrow().clone()
+    }
+
+    /// The quirks that have occurred: their names, and how often.
+    pub fn quirks(&self) -> Vec<(&'static str, u64)> {
+        let counts = self.counts.borrow();
+        let counts = NAMES.into_iter().zip(counts.iter().copied());
+        counts.filter(|(_, count)| *count > 0).collect()
+    }
+
+    pub(super) fn count(&self, kind: Kind) {
+        self.counts.borrow_mut()[kind as usize] += 1;
     }
 
     /// Notes a violation and panics, unless the thread is panicking already.
@@ -81,7 +95,8 @@ impl Ledger {
         }
     }
 
-    fn is_own(&self, fd: Fd) -> bool {
+    /// Whether a descriptor is one of the driver's own numbers.
+    pub(super) fn is_own(&self, fd: Fd) -> bool {
         self.space != FdSpace::Kernel && !self.space.is_kernel(fd)
     }
 

@@ -14,6 +14,7 @@ use std::time::SystemTime;
 
 use super::Quirks;
 use super::audit::{Audit, Ledger};
+use super::kind::Kind;
 use super::memory::{adapt, fingerprint, rest_of, scribble, send_len};
 use crate::driver::{
     BufferPool, Completion, Control, Description, Driver, DriverCounters, Fd, FdSpace, FileOp, Job, MessageEntry,
@@ -26,8 +27,13 @@ use crate::sys::{Instant, errno};
 /// An attempt that was cancelled is polled for this often. A driver with a virtual clock completes it in the first.
 const MOST_POLLS: usize = 1000;
 
+/// Called with each quirk that occurs.
+pub(in crate::sim) type Observer = Box<dyn FnMut(Kind)>;
+
 pub(super) struct QuirkyDriver {
     quirks: Quirks,
+    audit: Audit,
+    observer: Option<Observer>,
     inner: Box<dyn Driver>,
     ledger: Ledger,
     entries: Vec<Entry>,
@@ -42,6 +48,8 @@ pub(super) struct QuirkyDriver {
     buffer: Vec<Completion>,
     /// Starts and cancels since the last poll.
     submitted: u32,
+    /// The last poll was an empty one: the inner driver may have completions.
+    was_empty: bool,
     counters: DriverCounters,
     rngs: Rngs,
 }
@@ -55,6 +63,12 @@ struct Rngs {
     cancels: Rng,
     polls: Rng,
     completions: Rng,
+}
+
+impl Rngs {
+    fn errors(&mut self) -> &mut Rng {
+        &mut self.errors
+    }
 }
 
 struct Entry {
@@ -100,11 +114,18 @@ struct Late {
 }
 
 impl QuirkyDriver {
-    pub(super) fn new(quirks: Quirks, inner: Box<dyn Driver>, audit: &Audit) -> QuirkyDriver {
+    pub(super) fn new(
+        quirks: Quirks,
+        inner: Box<dyn Driver>,
+        audit: &Audit,
+        observer: Option<Observer>,
+    ) -> QuirkyDriver {
         let streams = Streams::new(quirks.seed);
         let stream = |name: &str| streams.stream(&format!("quirk/{name}"));
         QuirkyDriver {
             ledger: Ledger::new(audit, inner.fd_space()),
+            audit: audit.clone(),
+            observer,
             quirks,
             inner,
             entries: Vec::new(),
@@ -114,6 +135,7 @@ impl QuirkyDriver {
             results: Vec::new(),
             buffer: Vec::new(),
             submitted: 0,
+            was_empty: false,
             counters: DriverCounters::default(),
             rngs: Rngs {
                 starts: stream("starts"),
@@ -124,6 +146,35 @@ impl QuirkyDriver {
                 polls: stream("polls"),
                 completions: stream("completions"),
             },
+        }
+    }
+
+    fn occurred(&mut self, kind: Kind) {
+        self.audit.count(kind);
+        if let Some(observe) = &mut self.observer {
+            observe(kind);
+        }
+    }
+
+    /// Whether a quirk with this rate occurs now.
+    fn occurs(&mut self, kind: Kind, rate: f64, rng: impl FnOnce(&mut Rngs) -> &mut Rng) -> bool {
+        let occurs = rng(&mut self.rngs).chance(rate);
+        if occurs {
+            self.occurred(kind);
+        }
+        occurs
+    }
+
+    /// The polls that something is delayed by, if it is.
+    fn delay(&mut self, kind: Kind, rate: f64, rng: impl FnOnce(&mut Rngs) -> &mut Rng) -> u32 {
+        let rng = rng(&mut self.rngs);
+        match rng.chance(rate) {
+            true => {
+                let polls = rng.range(1..=u64::from(self.quirks.most_polls)) as u32;
+                self.occurred(kind);
+                polls
+            }
+            false => 0,
         }
     }
 
@@ -242,16 +293,25 @@ impl QuirkyDriver {
                 let rest = rest_of(op, entry.sent as usize).filter(|_| is_whole && !entry.is_cancelled);
                 if entry.id.is_some()
                     && let Some(rest) = rest
-                    && self.rngs.lengths.chance(self.quirks.continued_sends)
+                    && self.occurs(Kind::ContinuedSend, self.quirks.continued_sends, |rngs| {
+                        &mut rngs.lengths
+                    })
                 {
                     return self.go_on(at, rest);
                 }
                 OpResult::new(Ok(self.entries[at as usize].sent))
             }
-            (Err(_), sent @ 1..) => OpResult::new(Ok(sent)),
+            (Err(_), sent @ 1..) => {
+                if entry.is_cancelled {
+                    self.occurred(Kind::CancelHalfway);
+                }
+                OpResult::new(Ok(sent))
+            }
             (Err(_), 0) if self.quirks.scribbles => {
                 // SAFETY: the operation has not completed, and the inner driver does not use its memory any more.
-                unsafe { scribble(op, self.rngs.errors.next_u64() as u8) };
+                if unsafe { scribble(op, self.rngs.errors.next_u64() as u8) } {
+                    self.occurred(Kind::Scribble);
+                }
                 result
             }
             _ => result,
@@ -284,9 +344,9 @@ impl QuirkyDriver {
     fn finish(&mut self, at: u32, result: OpResult) {
         self.free_copy(at);
         self.entries[at as usize].state = State::Done;
-        let polls = self
-            .quirks
-            .delay(&mut self.rngs.completions, self.quirks.late_completions);
+        let polls = self.delay(Kind::LateCompletion, self.quirks.late_completions, |rngs| {
+            &mut rngs.completions
+        });
         self.results.push(Late {
             entry: at,
             result,
@@ -395,12 +455,15 @@ impl QuirkyDriver {
                 true
             }
         });
-        let rng = &mut self.rngs.completions;
-        if self.quirks.permuted {
-            rng.shuffle(&mut due);
+        if self.quirks.permuted && due.len() > 1 {
+            let before: Vec<u32> = due.iter().map(|(entry, _)| *entry).collect();
+            self.rngs.completions.shuffle(&mut due);
+            if !due.iter().map(|(entry, _)| *entry).eq(before) {
+                self.occurred(Kind::Permuted);
+            }
         }
-        if due.len() > 1 && rng.chance(self.quirks.split_polls) {
-            let kept = due.split_off(rng.range(1..due.len() as u64) as usize);
+        if due.len() > 1 && self.occurs(Kind::SplitPoll, self.quirks.split_polls, |rngs| &mut rngs.completions) {
+            let kept = due.split_off(self.rngs.completions.range(1..due.len() as u64) as usize);
             let kept = kept.into_iter().map(|(entry, result)| Late {
                 entry,
                 result,
@@ -423,13 +486,17 @@ impl QuirkyDriver {
 
     /// The error that an operation fails with instead of being started.
     fn injected(&mut self, op: &Op) -> Option<i32> {
-        let (quirks, rng) = (&self.quirks, &mut self.rngs.errors);
+        let (empty_pool, aborted_accepts) = (self.quirks.empty_pool, self.quirks.aborted_accepts);
         match op {
-            Op::RecvManaged { .. } | Op::RecvMessageManaged { .. } if rng.chance(quirks.empty_pool) => {
+            Op::RecvManaged { .. } | Op::RecvMessageManaged { .. }
+                if self.occurs(Kind::EmptyPool, empty_pool, Rngs::errors) =>
+            {
                 self.counters.pool_empty += 1;
                 Some(errno::NO_BUFFERS)
             }
-            Op::Accept { .. } if rng.chance(quirks.aborted_accepts) => Some(errno::ABORTED),
+            Op::Accept { .. } if self.occurs(Kind::AbortedAccept, aborted_accepts, Rngs::errors) => {
+                Some(errno::ABORTED)
+            }
             Op::Accept { .. } | Op::File(FileOp::Open { .. }) => self.exhausted(),
             _ => None,
         }
@@ -438,7 +505,13 @@ impl QuirkyDriver {
     /// How many messages of a batch are passed on; `None` if the batch is refused.
     fn batch_len(&mut self, fd: Fd, name: &str, len: usize) -> Option<usize> {
         self.ledger.uses(fd, &name);
-        if len == 0 || !self.rngs.attempts.chance(self.quirks.attempts_served) {
+        if len == 0 {
+            return None;
+        }
+        if let Some(rate) = self.quirks.attempts_served
+            && !self.rngs.attempts.chance(rate)
+        {
+            self.occurred(Kind::AttemptRefused);
             return None;
         }
         let shorten = self.rngs.lengths.chance(self.quirks.short_counts);
@@ -449,10 +522,30 @@ impl QuirkyDriver {
     }
 
     fn exhausted(&mut self) -> Option<i32> {
-        let rng = &mut self.rngs.errors;
         let codes = [errno::PROCESS_FILES, errno::SYSTEM_FILES];
-        rng.chance(self.quirks.no_descriptors)
-            .then(|| codes[rng.below(2) as usize])
+        self.occurs(Kind::NoDescriptor, self.quirks.no_descriptors, Rngs::errors)
+            .then(|| codes[self.rngs.errors.below(2) as usize])
+    }
+
+    /// The entry's operation with a shorter length, or at least as a copy whose address is this driver's.
+    ///
+    /// # Safety
+    ///
+    /// The operation owns its memory.
+    unsafe fn adapt(&mut self, at: u32, op: &Op) {
+        let shorten = self.rngs.lengths.chance(self.quirks.short_counts);
+        // SAFETY: the caller's promise.
+        let (adapted, is_shorter) = unsafe { adapt(op, shorten, &mut self.rngs.lengths) };
+        if is_shorter {
+            self.occurred(Kind::ShortCount);
+        }
+        self.set_copy(at, adapted);
+    }
+
+    /// Whether an operation may reach the inner driver later: one that it does not leave to a thread. On files and paths
+    /// of the kernel only its answer tells.
+    fn may_wait(&self, op: &Op) -> bool {
+        op.waits_for().is_some() || op.fd().is_some_and(|fd| self.ledger.is_own(fd))
     }
 }
 
@@ -517,14 +610,15 @@ unsafe impl Driver for QuirkyDriver {
             self.finish(at, OpResult::new(Err(code)));
             return Start::Pending;
         }
-        let shorten = self.rngs.lengths.chance(self.quirks.short_counts);
         // SAFETY: the caller's promise: the operation owns its memory.
-        let adapted = unsafe { adapt(op, shorten, &mut self.rngs.lengths) };
-        self.set_copy(at, adapted);
-        // The others may be for a thread, which only the answer of the inner driver tells.
-        if op.waits_for().is_some() {
-            let polls = self.quirks.delay(&mut self.rngs.starts, self.quirks.late_starts);
-            if !self.has_space() || polls > 0 {
+        unsafe { self.adapt(at, op) };
+        if self.may_wait(op) {
+            let polls = self.delay(Kind::LateStart, self.quirks.late_starts, |rngs| &mut rngs.starts);
+            let has_space = self.has_space();
+            if !has_space {
+                self.occurred(Kind::ParkedStart);
+            }
+            if !has_space || polls > 0 {
                 self.queue(at, polls.saturating_sub(1), false);
                 return Start::Pending;
             }
@@ -543,19 +637,29 @@ unsafe impl Driver for QuirkyDriver {
         // An error of this poll comes again in the next one.
         let _ = self.poll_inner(Wait::Poll);
         match self.take_result(at) {
-            Some(result) => Start::Done(self.report(at, result)),
+            Some(result) => {
+                self.occurred(Kind::DoneAtOnce);
+                Start::Done(self.report(at, result))
+            }
             None => Start::Pending,
         }
     }
 
     unsafe fn attempt(&mut self, op: &Op, alone: bool) -> Option<OsResult> {
         self.ledger.attempting(op);
-        if !self.rngs.attempts.chance(self.quirks.attempts_served) {
-            return None;
-        }
         // SAFETY: the caller's promise.
-        if let Some(res) = unsafe { self.inner.attempt(op, alone) } {
-            return Some(res);
+        let attempt = |inner: &mut dyn Driver| unsafe { inner.attempt(op, alone) };
+        match self.quirks.attempts_served {
+            None => return attempt(&mut *self.inner),
+            Some(rate) if !self.rngs.attempts.chance(rate) => {
+                self.occurred(Kind::AttemptRefused);
+                return None;
+            }
+            Some(_) => {
+                if let Some(res) = attempt(&mut *self.inner) {
+                    return Some(res);
+                }
+            }
         }
         // Other drivers complete a cancelled operation when the kernel does: too late for an attempt.
         if !self.has_virtual_clock() || op.waits_for().is_none() {
@@ -563,10 +667,8 @@ unsafe impl Driver for QuirkyDriver {
         }
         let mut scratch = Scratch([std::mem::MaybeUninit::uninit(); SCRATCH_LEN]);
         let at = self.insert(None, op, &mut scratch);
-        let shorten = self.rngs.lengths.chance(self.quirks.short_counts);
         // SAFETY: the caller's promise.
-        let adapted = unsafe { adapt(op, shorten, &mut self.rngs.lengths) };
-        self.set_copy(at, adapted);
+        unsafe { self.adapt(at, op) };
         match self.start_inner(at) {
             Start::Blocking => {
                 self.remove(at);
@@ -579,7 +681,12 @@ unsafe impl Driver for QuirkyDriver {
             let _ = self.poll_inner(Wait::Poll);
             if let Some(result) = self.take_result(at) {
                 self.remove(at);
-                return Some(result.res()).filter(|res| *res != Err(errno::CANCELED));
+                let res = Some(result.res()).filter(|res| *res != Err(errno::CANCELED));
+                self.occurred(match res {
+                    Some(_) => Kind::AttemptServed,
+                    None => Kind::AttemptRefused,
+                });
+                return res;
             }
             if poll == 0 {
                 self.cancel_inner(at);
@@ -612,17 +719,24 @@ unsafe impl Driver for QuirkyDriver {
         };
         let entry = &mut self.entries[at as usize];
         entry.is_cancelled = true;
-        match entry.state {
+        let (state, sent) = (entry.state, entry.sent);
+        match state {
             State::Done => self.counters.late_cancels += 1,
-            State::Queued if entry.sent > 0 => {
-                let sent = entry.sent;
-                self.finish(at, OpResult::new(Ok(sent)));
+            State::Queued if sent > 0 => self.inner_done(at, OpResult::new(Err(errno::CANCELED))),
+            State::Queued if self.occurs(Kind::CancelLost, self.quirks.lost_cancels, |rngs| &mut rngs.cancels) => {
+                self.queue(at, 0, true);
             }
-            State::Queued if self.rngs.cancels.chance(self.quirks.lost_cancels) => self.queue(at, 0, true),
-            State::Queued => self.inner_done(at, OpResult::new(Err(errno::CANCELED))),
+            State::Queued => {
+                self.occurred(Kind::CancelWon);
+                self.inner_done(at, OpResult::new(Err(errno::CANCELED)));
+            }
             State::Inner => {
-                let polls = self.quirks.delay(&mut self.rngs.cancels, self.quirks.late_cancels);
-                match self.has_space() && polls == 0 {
+                let polls = self.delay(Kind::LateCancel, self.quirks.late_cancels, |rngs| &mut rngs.cancels);
+                let has_space = self.has_space();
+                if !has_space {
+                    self.occurred(Kind::ParkedCancel);
+                }
+                match has_space && polls == 0 {
                     true => self.cancel_inner(at),
                     false => self.queue(at, polls.saturating_sub(1), true),
                 }
@@ -636,8 +750,14 @@ unsafe impl Driver for QuirkyDriver {
     }
 
     fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
-        if self.rngs.polls.chance(self.quirks.empty_polls) {
+        self.was_empty = self.occurs(Kind::EmptyPoll, self.quirks.empty_polls, |rngs| &mut rngs.polls);
+        if self.was_empty {
             return Ok(());
+        }
+        if self.occurs(Kind::FailedPoll, self.quirks.short_of_memory, |rngs| &mut rngs.polls) {
+            self.was_empty = true;
+            let codes = [errno::NO_MEMORY, errno::NO_BUFFERS, errno::AGAIN];
+            return Err(io::Error::from_raw_os_error(codes[self.rngs.polls.below(3) as usize]));
         }
         self.submit();
         let wait = match wait {
@@ -651,7 +771,7 @@ unsafe impl Driver for QuirkyDriver {
 
     fn flush(&mut self) -> io::Result<()> {
         self.submit();
-        if self.is_holding() {
+        if self.is_holding() || self.was_empty {
             // The outer loop must turn this one: a poll makes progress.
             self.inner.notifier().notify();
         }

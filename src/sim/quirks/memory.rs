@@ -10,47 +10,64 @@ use crate::sys::IoVec;
 /// lengths that are multiples of a block.
 const BLOCK: usize = 4096;
 
+/// Direct I/O has lengths that are multiples of this, and they stay so.
+const SECTOR: usize = 512;
+
 /// How many bytes at either end of a buffer are part of a fingerprint.
 const EDGE: usize = 256;
 
-/// The operation without hints, and with a shorter length if `shorten`. Messages are never shortened.
+/// The operation without hints, and with a shorter length if `shorten`; whether it is shorter. Messages are never
+/// shortened.
 ///
 /// # Safety
 ///
 /// The operation owns its slices.
-pub(super) unsafe fn adapt(op: &Op, shorten: bool, rng: &mut Rng) -> Op {
+pub(super) unsafe fn adapt(op: &Op, shorten: bool, rng: &mut Rng) -> (Op, bool) {
     let mut op = *op;
-    match &mut op {
+    let is_shorter = match &mut op {
         Op::Recv { drained, len, .. } => {
             // A short count does not mean that the socket is empty.
             *drained = false;
-            shorten_if(shorten, len, rng);
+            shorten_if(shorten, len, rng)
         }
-        Op::RecvManaged { drained, .. } => *drained = false,
-        Op::Send { medium, len, .. } => {
-            shorten_if(shorten && (*medium != Medium::Pipe || *len > BLOCK), len, rng);
+        Op::RecvManaged { drained, .. } => {
+            *drained = false;
+            false
         }
+        Op::Send { medium, len, .. } => shorten_if(shorten && (*medium != Medium::Pipe || *len > BLOCK), len, rng),
         Op::SendVectored {
             medium: Medium::Pipe, ..
-        } => {}
-        Op::RecvVectored { slices, count, .. } | Op::SendVectored { slices, count, .. } if shorten => {
+        } => false,
+        Op::RecvVectored { slices, count, .. }
+        | Op::SendVectored { slices, count, .. }
+        | Op::File(FileOp::ReadVectoredAt { slices, count, .. } | FileOp::WriteVectoredAt { slices, count, .. })
+            if shorten =>
+        {
+            let before = *count;
             // SAFETY: the caller's promise.
-            *count = unsafe { fewer_slices(*slices, *count, rng) };
+            *count = unsafe { fewer_slices(*slices, before, rng) };
+            *count < before
         }
         Op::File(FileOp::ReadAt { len, .. } | FileOp::WriteAt { len, .. }) if shorten && *len > BLOCK => {
             *len = BLOCK * rng.range(1..=(*len as u64 - 1) / BLOCK as u64) as usize;
+            true
         }
-        _ => {}
-    }
-    op
+        Op::File(FileOp::ReadAt { len, .. } | FileOp::WriteAt { len, .. }) => {
+            shorten_if(shorten && !len.is_multiple_of(SECTOR), len, rng)
+        }
+        _ => false,
+    };
+    (op, is_shorter)
 }
 
-fn shorten_if(shorten: bool, len: &mut usize, rng: &mut Rng) {
-    if shorten && *len > 1 {
+fn shorten_if(shorten: bool, len: &mut usize, rng: &mut Rng) -> bool {
+    let is_shorter = shorten && *len > 1;
+    if is_shorter {
         // Half of the cuts are small: a single byte splits every header and every character.
         let most = if rng.chance(0.5) { (*len - 1).min(4) } else { *len - 1 };
         *len = rng.range(1..=most as u64) as usize;
     }
+    is_shorter
 }
 
 /// A smaller number of slices that are not all empty.
@@ -90,12 +107,12 @@ pub(super) fn send_len(op: &Op) -> Option<usize> {
     }
 }
 
-/// Overwrites the memory that an operation reads into.
+/// Overwrites the memory that an operation reads into; false if it does not read.
 ///
 /// # Safety
 ///
 /// The operation has not completed, and no driver or kernel writes to its memory any more.
-pub(super) unsafe fn scribble(op: &Op, byte: u8) {
+pub(super) unsafe fn scribble(op: &Op, byte: u8) -> bool {
     // SAFETY: the caller's promise: the operation owns all this memory.
     unsafe {
         match *op {
@@ -109,9 +126,10 @@ pub(super) unsafe fn scribble(op: &Op, byte: u8) {
                 let buffer = (*message).bytes();
                 buffer.base.write_bytes(byte, buffer.len);
             }
-            _ => {}
+            _ => return false,
         }
     }
+    true
 }
 
 /// A hash of the op and of the bytes that it sends: the loop changes neither while the operation is in flight.

@@ -6,11 +6,16 @@
 
 mod audit;
 mod driver;
+pub(super) mod kind;
 mod memory;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
 
 pub use self::audit::Audit;
-use self::driver::QuirkyDriver;
-use super::rng::{Rng, Streams};
+use self::driver::{Observer, QuirkyDriver};
+use super::rng::Streams;
 use crate::driver::Driver;
 
 /// Settings of a driver that does everything that the [`Driver`] contract allows, as a seed decides.
@@ -34,7 +39,7 @@ pub struct Quirks {
     seed: u64,
     late_starts: f64,
     done_at_once: f64,
-    attempts_served: f64,
+    attempts_served: Option<f64>,
     late_completions: f64,
     split_polls: f64,
     permuted: bool,
@@ -44,6 +49,7 @@ pub struct Quirks {
     short_counts: f64,
     continued_sends: f64,
     empty_polls: f64,
+    short_of_memory: f64,
     empty_pool: f64,
     aborted_accepts: f64,
     no_descriptors: f64,
@@ -60,7 +66,7 @@ impl Quirks {
             seed,
             late_starts: 0.0,
             done_at_once: 0.0,
-            attempts_served: 0.0,
+            attempts_served: None,
             late_completions: 0.0,
             split_polls: 0.0,
             permuted: false,
@@ -70,6 +76,7 @@ impl Quirks {
             short_counts: 0.0,
             continued_sends: 0.0,
             empty_polls: 0.0,
+            short_of_memory: 0.0,
             empty_pool: 0.0,
             aborted_accepts: 0.0,
             no_descriptors: 0.0,
@@ -81,7 +88,8 @@ impl Quirks {
     }
 
     /// Quirks with rates that the seed chooses, some of them zero: combinations differ from seed to seed. Programs
-    /// notice none of these quirks, so [`no_descriptors`](Quirks::no_descriptors) stays off.
+    /// notice none of these quirks, so [`no_descriptors`](Quirks::no_descriptors) and
+    /// [`short_of_memory`](Quirks::short_of_memory) stay off.
     pub fn swarm(seed: u64) -> Quirks {
         let mut rng = Streams::new(seed).stream("quirk/swarm");
         let mut rate = |most: f64| match rng.chance(0.3) {
@@ -115,7 +123,8 @@ impl Quirks {
         }
     }
 
-    /// Operations on sockets that reach the inner driver only some polls later. A cancel that comes before wins.
+    /// Operations on sockets and simulated files that reach the inner driver only some polls later. A cancel that comes
+    /// before wins.
     pub fn late_starts(self, rate: f64) -> Quirks {
         Quirks {
             late_starts: rate,
@@ -132,10 +141,11 @@ impl Quirks {
     }
 
     /// Attempts ([`Driver::attempt`]) that succeed if the operation can complete now, and batches
-    /// ([`Driver::recv_batch`], [`Driver::send_batch`]) that are passed on. The others are refused.
+    /// ([`Driver::recv_batch`], [`Driver::send_batch`]) that are passed on. The others are refused. Without this call the
+    /// inner driver decides.
     pub fn attempts_served(self, rate: f64) -> Quirks {
         Quirks {
-            attempts_served: rate,
+            attempts_served: Some(rate),
             ..self
         }
     }
@@ -211,6 +221,15 @@ impl Quirks {
         }
     }
 
+    /// Polls that fail because the kernel is short of memory. The loop reports this to its exception handler, and polls
+    /// again after a pause.
+    pub fn short_of_memory(self, rate: f64) -> Quirks {
+        Quirks {
+            short_of_memory: rate.min(0.9),
+            ..self
+        }
+    }
+
     /// Managed receives that fail with `ENOBUFS`, as if the buffer pool were empty. The loop then reads into the heap.
     pub fn empty_pool(self, rate: f64) -> Quirks {
         Quirks {
@@ -270,15 +289,44 @@ impl Quirks {
         self.wrap_audited(inner, &Audit::new())
     }
 
-    /// As [`wrap`](Quirks::wrap). `audit` also collects the violations, because a program can catch the panics.
+    /// As [`wrap`](Quirks::wrap). `audit` also collects the violations, because a program can catch the panics, and counts
+    /// the quirks.
     pub fn wrap_audited(&self, inner: Box<dyn Driver>, audit: &Audit) -> Box<dyn Driver> {
-        Box::new(QuirkyDriver::new(self.clone(), inner, audit))
+        Box::new(QuirkyDriver::new(self.clone(), inner, audit, None))
     }
 
-    fn delay(&self, rng: &mut Rng, rate: f64) -> u32 {
-        match rng.chance(rate) {
-            true => rng.range(1..=u64::from(self.most_polls)) as u32,
-            false => 0,
-        }
+    /// The driver of a loop in a world: with a seed of the world's, and each quirk is logged.
+    pub(super) fn wrap_in_world(&self, inner: Box<dyn Driver>, seed: u64, observer: Observer) -> Box<dyn Driver> {
+        let quirks = Quirks { seed, ..self.clone() };
+        Box::new(QuirkyDriver::new(quirks, inner, &Audit::new(), Some(observer)))
+    }
+}
+
+/// The quirks that are on, as `late starts 0.3, tiny queue 2`.
+impl fmt::Display for Quirks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rates = [
+            ("late starts", self.late_starts),
+            ("done at once", self.done_at_once),
+            ("attempts served", self.attempts_served.unwrap_or(0.0)),
+            ("late completions", self.late_completions),
+            ("split polls", self.split_polls),
+            ("permuted", f64::from(u8::from(self.permuted))),
+            ("late cancels", self.late_cancels),
+            ("lost cancels", self.lost_cancels),
+            ("short counts", self.short_counts),
+            ("continued sends", self.continued_sends),
+            ("empty polls", self.empty_polls),
+            ("short of memory", self.short_of_memory),
+            ("empty pool", self.empty_pool),
+            ("aborted accepts", self.aborted_accepts),
+            ("no descriptors", self.no_descriptors),
+            ("queue entries", f64::from(self.queue_entries.unwrap_or(0))),
+            ("scribbles", f64::from(u8::from(self.scribbles))),
+        ];
+        let on = rates.iter().filter(|(_, rate)| *rate > 0.0);
+        let on: Vec<String> = on.map(|(name, rate)| format!("{name} {rate}")).collect();
+        f.write_str(if on.is_empty() { "none" } else { "" })?;
+        f.write_str(&on.join(", "))
     }
 }
