@@ -53,9 +53,7 @@ pub(crate) async fn receive<B: IoBufMut>(
     let (core, queue, fd) = (&*descriptor.core, &descriptor.read, descriptor.fd);
     let limited = |(count, meta): (usize, MsgMeta)| (count, meta.with_at_most(descriptors));
     let _guard = queue.begin(core).await;
-    if queue.has_leftover()
-        && let Some(served) = queue.serve_message(&mut buf, is_stream)
-    {
+    if let Some(served) = queue.serve_message(&mut buf, is_stream) {
         return (served.map(limited).map_err(from_code), buf);
     }
     let mut msg = msg_pool.take();
@@ -70,9 +68,7 @@ pub(crate) async fn receive<B: IoBufMut>(
     let meta = msg.open();
     msg_pool.put_back(msg);
     // A `compat` bridge of the same socket has put back bytes that came earlier.
-    if queue.has_leftover()
-        && let Some(served) = queue.serve_message(&mut buf, is_stream)
-    {
+    if let Some(served) = queue.serve_message(&mut buf, is_stream) {
         return (served.map(limited).map_err(from_code), buf);
     }
     let result = count(op_result.res());
