@@ -283,9 +283,7 @@ impl File {
             return (Err(no_capacity()), buf);
         }
         queue.settle(self.core()).await;
-        if queue.has_leftover()
-            && let Some(served) = queue.serve(&mut buf)
-        {
+        if let Some(served) = queue.serve(&mut buf) {
             return (served.map_err(|code| self.explain("read", from_code(code))), buf);
         }
         let op_future = self.start_read(queue, OnOrphan::Keep, buf, 0..capacity, CURRENT);

@@ -294,8 +294,10 @@ impl LoopCore {
         let result = slot.result.replace(OpResult::new(Err(errno::CANCELED)));
         let (prefix, res) = (slot.prefix.get(), result.res());
         let mut left = prefix + res.unwrap_or(0) as usize;
-        let mut salvaged = Leftover::default();
-        salvaged.error = lasting_error(res);
+        let mut salvaged = Leftover {
+            error: lasting_error(res),
+            ..Leftover::default()
+        };
         if let Some(buffer) = self.take_buffer(result) {
             salvaged.bytes = buffer.into_vec().into();
         }

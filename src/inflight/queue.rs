@@ -238,7 +238,11 @@ impl IoQueue {
     }
 
     /// Copies leftover bytes into `buf`; `None` if there is no leftover.
+    #[inline]
     pub(crate) fn serve<B: IoBufMut>(&self, buf: &mut B) -> Option<Result<usize, i32>> {
+        if !self.has_leftover() {
+            return None;
+        }
         // The buffer's methods are user code: none is called under the borrow, or between taking the pointer and
         // using it, since that would invalidate the pointer of a buffer that stores its bytes inline.
         let (ptr, capacity) = fill_target(buf);

@@ -66,9 +66,7 @@ impl ByteStream {
         let descriptor = &self.owned.descriptor;
         let (core, queue) = (&*descriptor.core, &descriptor.read);
         let _guard = queue.begin(core).await;
-        if queue.has_leftover()
-            && let Some(served) = serve_first(queue, &mut bufs, first)
-        {
+        if let Some(served) = serve_first(queue, &mut bufs, first) {
             return (served, bufs);
         }
         let (fd, medium) = (descriptor.fd, self.medium);
@@ -80,9 +78,7 @@ impl ByteStream {
         };
         let op_future = self.owned.start_read_vectored(queue, OnOrphan::Keep, bufs, op);
         let (op_result, (_, mut bufs, slices)) = op_future.await;
-        if queue.has_leftover()
-            && let Some(served) = serve_first(queue, &mut bufs, first)
-        {
+        if let Some(served) = serve_first(queue, &mut bufs, first) {
             return (served, bufs);
         }
         let result = count(op_result.res());
@@ -176,10 +172,7 @@ impl ByteStream {
 impl ByteStream {
     /// Closes the descriptor after the write in flight. Later calls on the stream fail.
     pub(crate) async fn close(&mut self) -> io::Result<()> {
-        let descriptor = self.owned.descriptor.clone();
-        {
-            let _guard = descriptor.write.begin(&descriptor.core).await;
-        }
+        drop(self.owned.descriptor.write.begin(self.owned.core()).await);
         self.close_now();
         Ok(())
     }
@@ -279,9 +272,7 @@ impl<B: IoBufMut> Future for Read<'_, B> {
                 return call.finish(Err(no_capacity()));
             }
             ready!(queue.poll_begin(core, &mut call.ticket, cx));
-            if queue.has_leftover()
-                && let Some(served) = queue.serve(buf)
-            {
+            if let Some(served) = queue.serve(buf) {
                 return call.finish(served.map_err(from_code));
             }
             if let Some(buf) = call.buf.take() {
@@ -732,9 +723,7 @@ pub(crate) fn count(res: OsResult) -> io::Result<usize> {
 /// The operation with the result `res` has received into `buf`, from its start.
 #[inline]
 unsafe fn finish_read<B: IoBufMut>(queue: &IoQueue, res: OsResult, mut buf: B) -> BufResult<usize, B> {
-    if queue.has_leftover()
-        && let Some(served) = queue.serve(&mut buf)
-    {
+    if let Some(served) = queue.serve(&mut buf) {
         return (served.map_err(from_code), buf);
     }
     let result = count(res);

@@ -75,9 +75,7 @@ impl Stream {
         let descriptor = &self.owned.descriptor;
         let (core, queue) = (&*descriptor.core, &descriptor.read);
         let _guard = queue.begin(core).await;
-        if queue.has_leftover()
-            && let Some(served) = queue.serve(&mut buf)
-        {
+        if let Some(served) = queue.serve(&mut buf) {
             return (served.map_err(from_code), buf);
         }
         loop {

@@ -53,9 +53,7 @@ pub(crate) async fn receive<B: IoBufMut>(
     let descriptor = &owned.descriptor;
     let (core, queue) = (&*descriptor.core, &descriptor.read);
     let _guard = queue.begin(core).await;
-    if queue.has_leftover()
-        && let Some(served) = queue.serve_message(&mut buf, is_stream)
-    {
+    if let Some(served) = queue.serve_message(&mut buf, is_stream) {
         let limited = |(count, meta): (usize, MsgMeta)| (count, meta.with_at_most(descriptors));
         return (served.map(limited).map_err(from_code), buf);
     }
@@ -102,9 +100,7 @@ pub(super) async fn receive_next<B: IoBufMut>(
     let meta = msg.open();
     msg_pool.put_back(msg);
     // A `compat` bridge of the same socket has put back bytes that came earlier.
-    if queue.has_leftover()
-        && let Some(served) = queue.serve_message(&mut buf, is_stream)
-    {
+    if let Some(served) = queue.serve_message(&mut buf, is_stream) {
         return (served.map(limited).map_err(from_code), buf);
     }
     let result = count(op_result.res());
