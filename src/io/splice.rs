@@ -13,10 +13,12 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use crate::driver::op::Direction;
+use crate::driver::op::{Direction, Op};
+use crate::error::from_code;
 use crate::event_loop::core::LoopCore;
 use crate::inflight::descriptor::Descriptor;
 use crate::inflight::queue::IoQueue;
+use crate::inflight::{OnOrphan, OpFuture};
 use crate::sys::SplicePipe;
 use crate::task::yield_now;
 
@@ -66,6 +68,10 @@ pub(super) async fn splice(
             Step::Unsupported => return Ok(false),
             Step::NoData if waited_at.is_some_and(|at| *copied - at < LARGE_READ as u64) => return Ok(true),
             Step::NoData => {
+                let _reading = source.read.begin(&source.core).await;
+                if source.read.is_busy() {
+                    return Ok(true);
+                }
                 ready(source, Direction::Read)
                     .await
                     .map_err(|error| ("reading", error))?;
@@ -136,10 +142,18 @@ async fn move_once(
     Ok(Step::Progress)
 }
 
-/// Waits until a socket is readable or writable.
+/// Waits until a socket is readable or writable. The caller holds the queue of that direction: the operation stays in it
+/// if the copy is dropped, so that `into_std` does not give away a descriptor that the kernel still uses.
 async fn ready(descriptor: &Rc<Descriptor>, direction: Direction) -> io::Result<()> {
-    let core = &descriptor.core;
-    core.readiness(descriptor.clone(), descriptor.fd, direction).await
+    let queue = match direction {
+        Direction::Read => &descriptor.read,
+        Direction::Write => &descriptor.write,
+    };
+    let fd = descriptor.fd;
+    let plan = |_: &mut Rc<Descriptor>| Op::Readiness { fd, direction };
+    let owner = descriptor.clone();
+    let (op_result, _) = OpFuture::start_op(&descriptor.core, queue, OnOrphan::Discard, owner, 0, plan).await;
+    op_result.res().map(drop).map_err(from_code)
 }
 
 /// A splice pipe in use. Dropping it puts the bytes in the pipe back into the source's read queue, whose guard must

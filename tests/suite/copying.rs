@@ -374,6 +374,49 @@ fn a_dropped_copy_between_sockets_loses_no_bytes() {
     });
 }
 
+/// A copy is dropped while it waits for a socket to become readable or writable: `into_std` does not give the socket away
+/// while that operation is in flight.
+#[test]
+fn a_dropped_bulk_copy_gives_its_sockets_away_when_its_wait_has_ended() {
+    on_every_kernel_driver(|case| {
+        case.run(async move {
+            let waits = || {
+                let ops = windlass::metrics::metrics().ops;
+                ops.iter()
+                    .find(|(name, _)| *name == "readiness")
+                    .map_or(0, |(_, count)| *count)
+            };
+            for waits_for_sink in [false, true] {
+                let ((mut source, mut from), (mut sink, mut to)) = (with_std_peer(), with_std_peer());
+                from.set_nonblocking(true).expect("non-blocking");
+                to.set_nonblocking(true).expect("non-blocking");
+                {
+                    let mut copying = pin!(copy(&mut source, &mut sink));
+                    loop {
+                        // As much as fits, so that the copy sees bulk data.
+                        let is_full = from.write(&vec![7; MB]).is_err();
+                        for _ in 0..10 {
+                            assert!(poll_once(copying.as_mut()).await.is_pending());
+                            sleep(Duration::from_millis(1)).await;
+                        }
+                        if waits() > 0 && is_full == waits_for_sink {
+                            break;
+                        }
+                        let mut piece = vec![0; MB];
+                        while !waits_for_sink && to.read(&mut piece).is_ok() {}
+                    }
+                }
+                let mut waited_for = if waits_for_sink { sink } else { source };
+                while let Err(refused) = waited_for.into_std() {
+                    waited_for = refused.into_inner();
+                    turns(1).await;
+                }
+                assert_eq!(waits(), 0, "the operation is still in flight");
+            }
+        });
+    });
+}
+
 /// Writing to a closed peer is an error, not a fatal SIGPIPE.
 #[test]
 fn a_bulk_copy_to_a_closed_peer_raises_no_sigpipe() {
