@@ -1,4 +1,4 @@
-//! The cost of a UDP datagram, sent and received: `cargo bench --bench udp`
+//! The CPU time of a UDP datagram, sent and received: `cargo bench --bench udp`
 //!
 //! One loop sends datagrams of 1,200 bytes through the loopback and receives them: one by one, in batches, and as
 //! segments that the kernel splits and coalesces (GSO and GRO). "Waiting" receives a datagram before the next is sent, so
@@ -10,8 +10,9 @@
 use std::io;
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::Duration;
 
+use kit::clock::thread_time;
 use kit::drivers::Driver;
 use kit::options::Options;
 use kit::progress::Progress;
@@ -57,18 +58,18 @@ fn compare(driver: Driver, rounds: usize, total: usize, window: usize) {
     let batched = Way::new("both in batches", move || {
         driver.open()?.run_until_complete(in_batches(total, window))?
     });
-    let segmented = Way::new("GSO and GRO", move || {
+    let offloaded = Way::new("GSO and GRO", move || {
         driver.open()?.run_until_complete(segmented(total, window))?
     });
     let waiting = Way::new("waiting, one by one", move || {
-        driver.open()?.run_until_complete(waiting(total, false))?
+        driver.open()?.run_until_complete(one_that_waits(total, false))?
     });
     let waiting_batch = Way::new("waiting, in batches", move || {
-        driver.open()?.run_until_complete(waiting(total, true))?
+        driver.open()?.run_until_complete(one_that_waits(total, true))?
     });
     let ways = match window {
         1 => vec![waiting, waiting_batch],
-        _ => vec![single, received, batched, segmented],
+        _ => vec![single, received, batched, offloaded],
     };
     let title = format!("{} at a time, {}", window, driver.name);
     println!("{}", table(&title, "a datagram", &interleave(rounds, ways), nanos));
@@ -81,14 +82,15 @@ async fn pair() -> io::Result<(UdpSocket, UdpSocket)> {
     Ok((sender, receiver))
 }
 
-fn each(begin: Instant, total: usize) -> io::Result<f64> {
-    Ok(begin.elapsed().as_nanos() as f64 / total as f64)
+/// The CPU time per datagram: other programs on the machine disturb it least.
+fn each(begin: Duration, total: usize) -> io::Result<f64> {
+    Ok((thread_time() - begin).as_nanos() as f64 / total as f64)
 }
 
 async fn one_by_one(total: usize, window: usize) -> io::Result<f64> {
     let (sender, receiver) = pair().await?;
     let (mut bytes, mut buf) = (vec![7u8; LEN], Vec::with_capacity(LEN));
-    let begin = Instant::now();
+    let begin = thread_time();
     for _ in 0..total / window {
         for _ in 0..window {
             bytes = send(&sender, bytes).await?;
@@ -105,7 +107,7 @@ async fn one_by_one(total: usize, window: usize) -> io::Result<f64> {
 async fn received_in_batches(total: usize, window: usize) -> io::Result<f64> {
     let (sender, receiver) = pair().await?;
     let (mut bytes, mut batch) = (vec![7u8; LEN], RecvBatch::new(window, LEN));
-    let begin = Instant::now();
+    let begin = thread_time();
     for _ in 0..total / window {
         for _ in 0..window {
             bytes = send(&sender, bytes).await?;
@@ -118,7 +120,7 @@ async fn received_in_batches(total: usize, window: usize) -> io::Result<f64> {
 async fn in_batches(total: usize, window: usize) -> io::Result<f64> {
     let (sender, receiver) = pair().await?;
     let (bytes, mut sending, mut batch) = ([7u8; LEN], SendBatch::new(), RecvBatch::new(window, LEN));
-    let begin = Instant::now();
+    let begin = thread_time();
     for _ in 0..total / window {
         for _ in 0..window {
             sending.push(&bytes, None);
@@ -136,7 +138,7 @@ async fn segmented(total: usize, window: usize) -> io::Result<f64> {
         return Err(io::Error::other("this kernel does not split datagrams"));
     }
     let (mut bytes, mut batch) = (vec![7u8; LEN * window], RecvBatch::new(8, 65_535));
-    let begin = Instant::now();
+    let begin = thread_time();
     for _ in 0..total / window {
         let result;
         (result, bytes) = sender.send_segmented(bytes, LEN).await;
@@ -149,11 +151,11 @@ async fn segmented(total: usize, window: usize) -> io::Result<f64> {
 }
 
 /// The receiver waits before each datagram is sent.
-async fn waiting(total: usize, in_batches: bool) -> io::Result<f64> {
+async fn one_that_waits(total: usize, in_batches: bool) -> io::Result<f64> {
     let (sender, receiver) = pair().await?;
     let sender = Rc::new(sender);
     let (mut buf, mut batch) = (Vec::with_capacity(LEN), RecvBatch::new(32, LEN));
-    let begin = Instant::now();
+    let begin = thread_time();
     for _ in 0..total {
         let sending = windlass::spawn({
             let sender = sender.clone();

@@ -3,7 +3,8 @@
 //! A batch is received with one `recvmmsg` where the system has it. That call is synchronous and never blocks, so
 //! dropping its caller cannot lose a datagram. If no datagram is waiting, an ordinary receive waits for the first one:
 //! its cancellation is loss-free already (see `inflight::queue`), and it works on every driver. A second call then takes
-//! the datagrams behind it.
+//! the datagrams behind it. After a batch of one datagram, the next call does not ask for waiting datagrams first: with
+//! little traffic that would be a system call for nothing.
 //!
 //! io_uring has no operation for several datagrams. Multishot receives would need a buffer ring for each length of
 //! datagrams, and would take datagrams that no caller has asked for. A plain system call for up to a whole batch costs
@@ -121,6 +122,21 @@ impl RecvBatch {
 
     /// The received messages as they are in the buffers: with [GRO](UdpSocket::set_gro), each may be several datagrams of
     /// one sender. For protocol implementations that split them on their own.
+    ///
+    /// ```
+    /// use windlass::net::{RecvBatch, UdpSocket};
+    /// windlass::run(async {
+    ///     let socket = UdpSocket::bind("127.0.0.1:0").await?;
+    ///     socket.send_to_segmented("onetwo", 3, socket.local_addr()?).await.0?;
+    ///     let mut batch = RecvBatch::new(8, 65_535);
+    ///     socket.recv_batch(&mut batch).await?;
+    ///     let message = batch.coalesced().next().expect("at least one");
+    ///     assert_eq!(message.segment_size(), 3);
+    ///     assert_eq!(message.bytes().chunks(message.segment_size()).next(), Some(&b"one"[..]));
+    ///     Ok::<(), std::io::Error>(())
+    /// })??;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn coalesced(&self) -> impl ExactSizeIterator<Item = Coalesced<'_>> {
         self.slots[..self.filled].iter().map(|slot| Coalesced {
             bytes: &slot.buf,
@@ -204,7 +220,9 @@ impl UdpSocket {
                 None => {}
             }
         }
-        self.drain(batch).map_err(explain)?;
+        if self.expects_more() || !batch.is_empty() {
+            self.drain(batch).map_err(explain)?;
+        }
         if batch.is_empty() {
             let ancillary = match self.is_gro() {
                 true => Ancillary::SegmentSize,
@@ -217,6 +235,7 @@ impl UdpSocket {
             batch.push(meta);
             self.drain(batch).map_err(explain)?;
         }
+        self.set_expects_more(batch.filled > 1);
         Ok(batch.len())
     }
 

@@ -37,6 +37,8 @@ use crate::sys::{MsgMeta, Name, SocketOption, context};
 pub struct UdpSocket {
     socket: OwnedDescriptor,
     msg_pool: MsgHdrPool,
+    /// Whether several datagrams may be waiting: the last batch had more than one.
+    expects_more: Cell<bool>,
     /// Whether the kernel coalesces received datagrams.
     is_gro: Cell<bool>,
     /// Whether the kernel splits sent messages into datagrams, once it was asked.
@@ -92,13 +94,9 @@ impl UdpSocket {
     /// Sends a datagram, which may be empty, to an address, or to the first address of a name that
     /// has the socket's family, and returns its length.
     pub async fn send_to<B: IoBuf>(&self, buf: B, to: impl ToSocketAddrs) -> BufResult<usize, B> {
-        let addr = match to.literal_addr() {
-            // `resolve` would allocate a list for each datagram.
-            Some(addr) => addr,
-            None => match self.destination(&to).await {
-                Ok(addr) => addr,
-                Err(error) => return (Err(error), buf),
-            },
+        let addr = match self.destination(&to).await {
+            Ok(addr) => addr,
+            Err(error) => return (Err(error), buf),
         };
         let name = Name::from(addr);
         let (result, buf) = send(&self.socket, &self.msg_pool, buf, Some(&name), Vec::new()).await;
@@ -108,6 +106,10 @@ impl UdpSocket {
 
     /// The first address of a name that has the socket's family; the first of all if none has.
     pub(super) async fn destination(&self, to: &impl ToSocketAddrs) -> io::Result<SocketAddr> {
+        if let Some(addr) = to.literal_addr() {
+            // `resolve` would allocate a list for each datagram.
+            return Ok(addr);
+        }
         let addrs = resolve("send to", to).await?;
         let is_v4 = self.is_v4()?;
         let same_family = addrs.iter().find(|addr| addr.is_ipv4() == is_v4);
@@ -204,6 +206,7 @@ impl UdpSocket {
         UdpSocket {
             socket,
             msg_pool: MsgHdrPool::default(),
+            expects_more: Cell::new(true),
             is_gro: Cell::new(false),
             has_gso: Cell::new(None),
         }
@@ -211,6 +214,14 @@ impl UdpSocket {
 
     pub(super) fn msg_pool(&self) -> &MsgHdrPool {
         &self.msg_pool
+    }
+
+    pub(super) fn expects_more(&self) -> bool {
+        self.expects_more.get()
+    }
+
+    pub(super) fn set_expects_more(&self, expects: bool) {
+        self.expects_more.set(expects);
     }
 
     pub(super) fn is_gro(&self) -> bool {
