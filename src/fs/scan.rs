@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use super::file::File;
 use crate::inflight::queue::IoQueue;
 use crate::io::{AlignedBuf, IoBufMut, impl_io_buf};
-use crate::task::JoinHandle;
+use crate::task::{JoinHandle, Value};
 
 /// The alignment that `O_DIRECT` may require.
 const ALIGN: usize = 4096;
@@ -54,7 +54,8 @@ pub struct Scan {
     /// The length of the file when the scan started; beyond it only one read is in flight.
     expected: Option<u64>,
     ended: bool,
-    reading: VecDeque<JoinHandle<Filled>>,
+    /// A `Value`, because an unread `Result` would be reported when a scan ends early.
+    reading: VecDeque<JoinHandle<Value<io::Result<Chunk>>>>,
     spare: Rc<Spare>,
 }
 
@@ -171,7 +172,7 @@ impl Scan {
             };
             self.next += self.chunk_len as u64;
             let file = self.file.clone();
-            let reading = async move { Filled(fill(file, chunk, expected).await) };
+            let reading = async move { Value(fill(file, chunk, expected).await) };
             self.reading.push_back(crate::task::spawn(reading));
         }
         Ok(())
@@ -194,9 +195,6 @@ impl Scan {
         }
     }
 }
-
-/// The result of reading a chunk ahead. Not a `Result`, whose error would be reported as unread when a scan ends early.
-struct Filled(io::Result<Chunk>);
 
 /// Reads one chunk, up to the end of the file. Fails if the file has become shorter than `expected`.
 async fn fill(file: Rc<File>, mut chunk: Chunk, expected: u64) -> io::Result<Chunk> {

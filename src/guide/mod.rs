@@ -102,5 +102,10 @@ pub mod embedding {}
 pub mod ecosystem {}
 
 #[doc = include_str!("links.md")]
+#[doc = include_str!("../../docs/guide/tokio-libraries.md")]
+#[doc = "---\n\nReference: [`compat`](crate::compat), [`compat::Bridge`](crate::compat::Bridge)"]
+pub mod tokio_libraries {}
+
+#[doc = include_str!("links.md")]
 #[doc = include_str!("../../docs/guide/faq.md")]
 pub mod faq {}

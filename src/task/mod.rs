@@ -7,7 +7,7 @@
 //! | [`group`](fn@group), [`TaskGroup`] | structured concurrency: children fail together and cannot outlive their block |
 //! | [`join`](fn@join), [`try_join`], [`select`](fn@select), [`race`] | futures of different types, in this task; also the macros [`join!`](crate::join), [`try_join!`](crate::try_join), [`select!`](crate::select) |
 //! | [`join_all`](fn@join_all), [`try_join_all`], [`race`] | any number of futures of one type, in this task |
-//! | [`as_completed`], [`wait`](fn@wait) | outputs in order of completion; wait for some and keep the other futures |
+//! | [`as_completed`], [`AsCompleted`], [`wait`](fn@wait) | outputs in order of completion, futures added at any time; wait for some and keep the other futures |
 //! | [`gather`](fn@gather) | one task per future, asyncio's error rules |
 //! | [`shield`](fn@shield), [`CancelToken`], [`on_cancel`] | limit, signal, and clean up after cancellation |
 //! | [`TaskLocal`] | values that a task inherits from its parent |

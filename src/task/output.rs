@@ -115,7 +115,8 @@ impl Error for Rendered {
     }
 }
 
-/// Marks an output as a value that cannot fail: see [`TaskOutput`].
+/// Marks an output as a value that cannot fail: see [`TaskOutput`]. A `Result` inside of it is not reported when it is
+/// never read.
 ///
 /// ```
 /// use windlass::task::{self, Value};

@@ -3,7 +3,9 @@
 //! `spawn` accepts any output, and stable Rust has no way to ask a generic type whether it is a `Result`. So the check
 //! compares the name of the type, which is a constant that the compiler folds: for other outputs nothing is left of it.
 //! The variant comes from the value's discriminant, read through its `Hash`. Should either change in a later version of
-//! Rust, errors are no longer reported; nothing else depends on it.
+//! Rust, errors are no longer reported; nothing else depends on it. Alternatives do not work: specialization is not
+//! stable, a choice between two trait impls needs the concrete type at the call of `spawn`, and a bound on the output
+//! would refuse types of the user. An output in a [`Value`](super::Value) is no `Result`: nothing is reported.
 //!
 //! The error itself is passed on if the output is one of the usual types, such as `io::Result<()>`. For others, the report has
 //! the type's name. [`JoinHandle::detach`](super::JoinHandle::detach) passes on every error type.
