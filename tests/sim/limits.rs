@@ -5,10 +5,10 @@ use std::io;
 use windlass::fs::File;
 use windlass::net::{TcpListener, TcpStream, UdpSocket};
 use windlass::os_code;
-use windlass::sim::Sim;
+use windlass::sim::{Link, Sim};
 use windlass::time::{sleep, timeout};
 
-use crate::{MS, SEC, connect, seeds};
+use crate::{MS, SEC, connect, seeds, start_echo};
 
 /// A host with a listener on port 7000 that keeps each connection for ten seconds.
 async fn keep_connections() -> io::Result<()> {
@@ -108,6 +108,23 @@ fn a_connection_waits_for_memory() {
         let stream = connect("a").await?;
         sim.calm();
         assert!(is_greeted(&stream).await);
+        Ok(())
+    });
+}
+
+#[test]
+fn reads_and_writes_have_a_longest_count() {
+    seeds(|sim: Sim| async move {
+        sim.links(Link::new().max_count(1));
+        start_echo(&sim, "a");
+        sleep(MS).await;
+        let stream = connect("a").await?;
+        assert_eq!(stream.write("hello").await.0?, 1);
+        stream.write_all("ello").await.0?;
+        for byte in b"hello" {
+            let (result, bytes) = stream.read(vec![0; 9]).await;
+            assert_eq!((result?, bytes[0]), (1, *byte));
+        }
         Ok(())
     });
 }

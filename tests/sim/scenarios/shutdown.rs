@@ -121,7 +121,7 @@ async fn client(requests: u64, keeps_session: bool) -> io::Result<()> {
         if stream.read_exact(vec![0; 16 * 1_024]).await.0.is_err() {
             return Ok(());
         }
-        sleep(Duration::from_millis(50)).await;
+        sleep(Duration::from_millis(200)).await;
     }
     if keeps_session {
         let _ = stream.read_managed().await;
@@ -136,7 +136,7 @@ async fn scenario(sim: Sim, bugs: Bugs) -> TestResult {
         move || serve(ledger.clone(), bugs)
     });
     let clients = sim.size("clients", 1..=5);
-    let requests = sim.size("requests", 1..=100);
+    let requests = sim.size("requests", 1..=25);
     let names: Vec<String> = (0..clients).map(|number| format!("c{number}")).collect();
     let mut rng = sim.rng();
     for name in &names {
