@@ -165,7 +165,8 @@ pub trait Protocol {
     }
 
     /// Called last, once. `error` is `None` after an orderly close by either side or a local
-    /// [`abort`](Transport::abort).
+    /// [`abort`](Transport::abort). After a reset by the peer it is the error of the first operation that failed:
+    /// `ConnectionReset`, or `BrokenPipe` of a write whose socket had reported the reset to a read.
     fn connection_lost(&mut self, error: Option<io::Error>) {
         let _ = error;
     }

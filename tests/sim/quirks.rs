@@ -187,7 +187,10 @@ fn every_quirk_occurs_when_it_is_on_and_no_other_does() {
     let cases: &[(Set, &[&str])] = &[
         (|q| q.late_starts(0.3), &["late start", "cancel won"]),
         (|q| q.done_at_once(0.5), &["done at once"]),
-        (|q| q.attempts_served(0.5), &["attempt refused", "attempt served"]),
+        (
+            |q| q.attempts_served(0.5).tries_first(true),
+            &["attempt refused", "attempt served"],
+        ),
         (|q| q.late_completions(0.5), &["late completion"]),
         (|q| q.split_polls(0.5), &["split poll"]),
         (|q| q.permuted(true), &["permuted"]),
@@ -226,24 +229,6 @@ fn a_swarm_has_every_quirk_that_programs_do_not_notice() {
     for name in ["failed poll", "no descriptor"] {
         assert!(!counts.contains_key(name), "{counts:?}");
     }
-}
-
-/// A number that was closed is the next one to be used, so that a late use of the old one is noticed.
-#[test]
-fn descriptors_are_reused_at_once() {
-    let event_loop = Builder::new().driver(DriverChoice::Null).build().expect("a loop");
-    let run = event_loop.run_until_complete(async {
-        let number = |stream: &TcpStream| format!("{stream:?}");
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
-        let (client, server) = pair(&listener).await;
-        let before = [number(&client), number(&server)];
-        drop((client, server));
-        let (client, server) = pair(&listener).await;
-        let mut after = [number(&client), number(&server)];
-        after.sort();
-        assert!(before.iter().any(|name| after.contains(name)), "{before:?} {after:?}");
-    });
-    run.expect("the loop runs");
 }
 
 /// A message in one write: the reader wrongly expects it in one read.
@@ -310,7 +295,7 @@ fn the_timeline_shows_quirks_and_shrinking_removes_them() {
 /// Crashes and restarts under load: the audit of every loop that ends finds nothing, and each run is the same twice.
 #[test]
 fn hosts_with_quirks_crash_and_restart() {
-    sim::sweep(0..50, |sim| async move {
+    sim::sweep(0..30, |sim| async move {
         let quirks = Quirks::swarm(sim.seed());
         sim.host("server").quirks(quirks.clone()).start(echo);
         let served = Rc::new(Cell::new(0));
@@ -334,15 +319,19 @@ fn hosts_with_quirks_crash_and_restart() {
             }
         });
         for round in 0..6 {
-            windlass::time::sleep(200 * MS).await;
+            windlass::time::sleep(20 * MS).await;
             let crash = if round % 2 == 0 { Crash::Process } else { Crash::Power };
             sim.crash("server", crash);
             windlass::time::sleep(10 * MS).await;
             sim.restart("server");
         }
         let before = served.get();
-        windlass::time::sleep(60 * SEC).await;
-        assert!(served.get() > before, "not served any more");
-        Ok(())
+        sim.within(600 * SEC, async {
+            while served.get() == before {
+                windlass::time::sleep(MS).await;
+            }
+            Ok::<(), io::Error>(())
+        })
+        .await
     });
 }

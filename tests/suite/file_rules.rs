@@ -132,8 +132,8 @@ fn an_open_file_outlives_its_names() {
         let other = scratch.write("other", "another").await;
         fs::rename(&other, scratch.join("g")).await.unwrap();
         assert_eq!(file.metadata().await.unwrap().nlink(), 0);
-        let (count, bytes) = file.read_at(vec![0; 100], 0).await;
-        assert_eq!(&bytes[..count.unwrap()], b"still here");
+        let (result, bytes) = file.read_exact_at(vec![0; 10], 0).await;
+        assert_eq!((result.unwrap(), &bytes[..]), ((), &b"still here"[..]));
         assert_eq!(fs::read(scratch.join("g")).await.unwrap(), b"another");
     });
 }
@@ -148,8 +148,8 @@ fn appends_go_to_the_end_and_positions_are_per_open() {
             file.write_all(text).await.0.unwrap();
         }
         let reader = File::open(&path).await.unwrap();
-        let (count, bytes) = reader.read(vec![0; 2]).await;
-        assert_eq!((count.unwrap(), &bytes[..]), (2, &b"12"[..]));
+        let (result, bytes) = reader.read_exact(vec![0; 2]).await;
+        assert_eq!((result.unwrap(), &bytes[..]), ((), &b"12"[..]));
         assert_eq!(reader.seek(SeekFrom::End(-1)).await.unwrap(), 2);
         let (count, bytes) = reader.read(vec![0; 9]).await;
         assert_eq!(&bytes[..count.unwrap()], b"3");
@@ -169,10 +169,17 @@ fn slices_are_read_and_written_in_order() {
             .await
             .unwrap();
         let parts = vec![b"abc".to_vec(), b"defgh".to_vec()];
-        assert_eq!(file.write_vectored_at(parts, 4_094).await.0.unwrap(), 8);
-        let (count, parts) = file.read_vectored_at(vec![vec![0; 2], vec![0; 9]], 4_093).await;
-        assert_eq!(count.unwrap(), 9);
-        assert_eq!((&parts[0][..], &parts[1][..7]), (&b"\0a"[..], &b"bcdefgh"[..]));
+        let count = file.write_vectored_at(parts, 4_094).await.0.unwrap();
+        // Fewer only on a driver with quirks, and whole slices.
+        assert!(count == 8 || count == 3, "{count}");
+        file.write_all_at(&b"abcdefgh"[count..], 4_094 + count as u64)
+            .await
+            .0
+            .unwrap();
+        let (result, parts) = file.read_vectored_at(vec![vec![0; 2], vec![0; 9]], 4_093).await;
+        let count = result.unwrap();
+        assert!(count == 9 || count == 2, "{count}");
+        assert_eq!(parts.concat()[..count], b"\0abcdefgh"[..count]);
     });
 }
 

@@ -236,7 +236,7 @@ fn cases() -> Vec<Case> {
         all.push(Case::new("auto", DriverChoice::Auto));
     }
     let wanted = std::env::var("WINDLASS_TEST_DRIVERS").ok();
-    // Only on request: with many seeds, some tests still expect one read to return everything.
+    // Only on request: each of its seeds takes as long as another driver.
     if wanted.is_some() {
         all.extend(quirks::cases());
     }

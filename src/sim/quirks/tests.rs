@@ -133,6 +133,21 @@ fn a_loop_that_keeps_the_contract_is_not_reported() {
     assert_eq!(caller.audit.quirks(), []);
 }
 
+/// The number that was closed last is the next one, so that a late use of the old one is noticed.
+#[test]
+fn the_simulated_kernel_reuses_descriptors_at_once() {
+    let mut caller = Caller::simulated();
+    let (reader, writer) = caller.pipe();
+    caller.close(writer);
+    caller.close(reader);
+    assert_eq!(caller.pipe(), (reader, writer));
+    caller.close(reader);
+    caller.close(writer);
+    assert_eq!(caller.pipe(), (writer, reader));
+    caller.close(reader);
+    caller.close(writer);
+}
+
 #[test]
 fn calls_and_operations_on_a_closed_descriptor_are_reported() {
     let mut caller = Caller::simulated();
