@@ -152,7 +152,7 @@ async fn ready(descriptor: &Rc<Descriptor>, direction: Direction) -> io::Result<
     let fd = descriptor.fd;
     let plan = |_: &mut Rc<Descriptor>| Op::Readiness { fd, direction };
     let owner = descriptor.clone();
-    let (op_result, _) = OpFuture::start_op(&descriptor.core, queue, OnOrphan::Discard, owner, 0, plan).await;
+    let (op_result, _) = OpFuture::start_op(&descriptor.core, queue, OnOrphan::Discard, owner, plan).await;
     op_result.res().map(drop).map_err(from_code)
 }
 
