@@ -15,7 +15,8 @@ use windlass::sim::{self, Audit, Crash, Quirks, Sim};
 use windlass::task::yield_now;
 use windlass::{Builder, DriverChoice, EventLoop, spawn};
 
-use crate::{MS, SEC, TestResult, connect, echo, failure_of, finds, ping, plain};
+use crate::scenarios::finds;
+use crate::{MS, SEC, TestResult, connect, echo, failure_of, ping, plain};
 
 /// How often each quirk has occurred.
 type Counts = BTreeMap<&'static str, u64>;
