@@ -28,10 +28,10 @@ pub(super) fn socket_entry(op: &Op, id: OpId, features: &Features) -> Option<squ
         let poll_first = drained && medium == Medium::Tcp && features.poll_first;
         head(opcode::Recv::CODE, flags, if poll_first { POLL_FIRST } else { 0 })
     };
-    let (head, fd, addr, len, flags) = match *op {
+    let (head, fd, addr, len_and_flags) = match *op {
         // From buffer group 0.
         Op::RecvManaged { fd, medium, drained } if medium != Medium::Pipe => {
-            (recv(medium, drained, squeue::Flags::BUFFER_SELECT.bits()), fd, 0, 0, 0)
+            (recv(medium, drained, squeue::Flags::BUFFER_SELECT.bits()), fd, 0, 0)
         }
         Op::Recv {
             fd,
@@ -39,32 +39,35 @@ pub(super) fn socket_entry(op: &Op, id: OpId, features: &Features) -> Option<squ
             drained,
             ptr,
             len,
-        } if medium != Medium::Pipe => (recv(medium, drained, 0), fd, ptr as u64, len as u32, 0),
+        } if medium != Medium::Pipe => (recv(medium, drained, 0), fd, ptr as u64, pair(len as u64, 0)),
         // Without MSG_WAITALL: with it the kernel continues a short send by itself, and if the peer then resets,
         // reports the count so far and swallows the reset.
         Op::Send { fd, medium, ptr, len } if medium != Medium::Pipe => {
             let head = head(opcode::Send::CODE, 0, 0);
-            (head, fd, ptr as u64, len as u32, NO_SIGNAL as u32)
+            (head, fd, ptr as u64, pair(len as u64, NO_SIGNAL as u64))
         }
         _ => return None,
     };
+    let head = pair(head, u64::from(fd as u32));
     // Opcode, flags, ioprio, fd; offset; address; length, flags of the operation; user data; buffer group and others.
-    let words = [pair(head, fd as u32), 0, addr, pair(len, flags), id.to_u64(), 0, 0, 0];
+    let words = [head, 0, addr, len_and_flags, id.to_u64(), 0, 0, 0];
     // SAFETY: an entry is the kernel's `io_uring_sqe`: 64 bytes of plain numbers.
     Some(unsafe { std::mem::transmute::<[u64; 8], squeue::Entry>(words) })
 }
 
 /// The first three fields of an entry.
-const fn head(opcode: u8, flags: u8, ioprio: u16) -> u32 {
-    let [low, high] = ioprio.to_ne_bytes();
-    u32::from_ne_bytes([opcode, flags, low, high])
+const fn head(opcode: u8, flags: u8, ioprio: u16) -> u64 {
+    match cfg!(target_endian = "little") {
+        true => opcode as u64 | (flags as u64) << 8 | (ioprio as u64) << 16,
+        false => (opcode as u64) << 24 | (flags as u64) << 16 | ioprio as u64,
+    }
 }
 
-/// Two fields that follow each other in memory.
-const fn pair(first: u32, second: u32) -> u64 {
+/// Two fields of 32 bits that follow each other in memory.
+const fn pair(first: u64, second: u64) -> u64 {
     match cfg!(target_endian = "little") {
-        true => first as u64 | (second as u64) << 32,
-        false => (first as u64) << 32 | second as u64,
+        true => first | second << 32,
+        false => first << 32 | second,
     }
 }
 
