@@ -4,6 +4,8 @@ use std::io;
 use std::path::Path;
 
 use super::{File, canonicalize, read_dir, remove_dir, remove_file, symlink_metadata};
+use crate::error::from_code;
+use crate::sys::errno;
 
 /// How many bytes one read and one write of a copy transfer.
 const CHUNK: usize = 64 * 1024;
@@ -41,8 +43,13 @@ pub(super) async fn copy(from: &Path, to: &Path) -> io::Result<u64> {
 
 /// Removes a directory with everything in it, or a link.
 pub(super) async fn remove_all(path: &Path) -> io::Result<()> {
-    if symlink_metadata(path).await?.is_symlink() {
+    let found = symlink_metadata(path).await?;
+    if found.is_symlink() {
         return remove_file(path).await;
+    }
+    if !found.is_dir() {
+        // Listing it would fail too, on Wine with another error.
+        return Err(from_code(errno::NOT_A_DIRECTORY));
     }
     // The directories to remove, with whether their contents are gone.
     let mut dirs = vec![(path.to_owned(), false)];

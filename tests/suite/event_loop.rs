@@ -5,6 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -14,7 +15,9 @@ use windlass::task::yield_now;
 use windlass::time::{sleep, timeout};
 use windlass::{EventLoop, call_soon, counters, spawn};
 
-use crate::support::{Case, CountDrop, exceptions_of, on_every_driver, on_every_kernel_driver, pair, rounds};
+use crate::support::{
+    Case, CountDrop, exceptions_of, on_every_driver, on_every_kernel_driver, pair, poll_once, rounds,
+};
 
 type Log = Rc<RefCell<Vec<u32>>>;
 
@@ -473,74 +476,78 @@ fn calls_outside_of_a_loop_panic_with_a_clear_message() {
 
 // Starvation.
 
-/// Asserts that a 10 ms timer beside a busy task fires less than 100 ms late. A busy machine gets several attempts; a
-/// loop that starves its timers fails them all.
-fn assert_timer_on_time_beside(case: Case, busy: impl AsyncFn(&Cell<bool>) + 'static) {
-    let busy = Rc::new(busy);
-    let mut late = Vec::new();
-    for _ in 0..20 {
-        let busy = busy.clone();
-        let lateness = case.run(async move {
-            let over = Rc::new(Cell::new(false));
-            let task = spawn({
-                let over = over.clone();
-                async move { busy(&over).await }
-            });
-            let start = Instant::now();
-            sleep(Duration::from_millis(10)).await;
-            let lateness = start.elapsed() - Duration::from_millis(10);
-            over.set(true);
-            task.await.unwrap();
-            lateness
-        });
-        if lateness < Duration::from_millis(100) {
-            return;
-        }
-        late.push(lateness);
-    }
-    panic!("a 10 ms timer was late by {late:?}");
+/// A task that is always ready beside a timer.
+struct Busy {
+    /// The timer has fired.
+    is_over: Cell<bool>,
+    due: Instant,
+    /// How often the task ran after the timer was due.
+    late_runs: Cell<usize>,
 }
 
-/// A busy task runs until `over` is set, or for a second, so that a starved loop fails instead of hanging.
-fn keeps_running(over: &Cell<bool>, start: Instant) -> bool {
-    !over.get() && start.elapsed() < Duration::from_secs(1)
+impl Busy {
+    /// Runs after which a timer is starved: the loop looks for due timers in every turn, however busy the machine is.
+    const MOST: usize = 1_000;
+
+    /// Whether the task goes on. A starved loop fails instead of hanging.
+    fn keeps_running(&self) -> bool {
+        if Instant::now() >= self.due {
+            self.late_runs.set(self.late_runs.get() + 1);
+        }
+        !self.is_over.get() && self.late_runs.get() < Busy::MOST
+    }
+}
+
+/// Asserts that a timer beside a busy task fires soon after it is due.
+fn assert_timer_on_time_beside(case: Case, busy: impl AsyncFn(Rc<Busy>) + 'static) {
+    let late_runs = case.run(async move {
+        let time = Duration::from_millis(10);
+        let mut timer = pin!(sleep(time));
+        assert!(poll_once(timer.as_mut()).await.is_pending());
+        let shared = Rc::new(Busy {
+            is_over: Cell::new(false),
+            due: Instant::now() + time,
+            late_runs: Cell::new(0),
+        });
+        let task = spawn({
+            let shared = shared.clone();
+            async move { busy(shared).await }
+        });
+        timer.await;
+        shared.is_over.set(true);
+        task.await.unwrap();
+        shared.late_runs.get()
+    });
+    assert!(late_runs < Busy::MOST, "the timer did not fire");
 }
 
 #[test]
 fn an_always_ready_task_does_not_starve_timers() {
     on_every_kernel_driver(|case| {
-        assert_timer_on_time_beside(case, async |over| {
-            let start = Instant::now();
-            while keeps_running(over, start) {
+        assert_timer_on_time_beside(case, async |busy| {
+            while busy.keeps_running() {
                 yield_now().await;
             }
         });
         // Without `yield_now`: the future wakes itself several times per poll.
-        assert_timer_on_time_beside(case, async |over| {
-            let start = Instant::now();
+        assert_timer_on_time_beside(case, async |busy| {
             poll_fn(|cx| {
                 cx.waker().wake_by_ref();
                 cx.waker().clone().wake();
-                match keeps_running(over, start) {
+                match busy.keeps_running() {
                     true => Poll::Pending,
                     false => Poll::Ready(()),
                 }
             })
             .await;
         });
-        assert_timer_on_time_beside(case, async |over| {
-            fn again(over: &Rc<Cell<bool>>, start: Instant) {
-                if keeps_running(over, start) {
-                    let over = over.clone();
-                    call_soon(move || again(&over, start));
+        assert_timer_on_time_beside(case, async |busy| {
+            fn again(busy: Rc<Busy>) {
+                if busy.keeps_running() {
+                    call_soon(move || again(busy));
                 }
             }
-            let flag = Rc::new(Cell::new(false));
-            again(&flag, Instant::now());
-            while !over.get() {
-                sleep(Duration::from_millis(1)).await;
-            }
-            flag.set(true);
+            again(busy);
         });
     });
 }
@@ -548,10 +555,9 @@ fn an_always_ready_task_does_not_starve_timers() {
 #[test]
 fn an_interval_that_is_always_late_does_not_starve_timers() {
     on_every_kernel_driver(|case| {
-        assert_timer_on_time_beside(case, async |over| {
-            let start = Instant::now();
+        assert_timer_on_time_beside(case, async |busy| {
             let mut interval = windlass::time::interval(Duration::from_nanos(1));
-            while keeps_running(over, start) {
+            while busy.keeps_running() {
                 interval.tick().await;
             }
         });

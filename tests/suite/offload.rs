@@ -307,6 +307,13 @@ fn copies_and_removals_are_composed_where_the_driver_has_none() {
                 );
                 let error = fs::remove_dir_all(&from).await.expect_err("a file");
                 assert_eq!(error.kind(), io::ErrorKind::NotADirectory);
+                // Wine cannot remove read-only files.
+                for path in [&from, &to] {
+                    let mut permissions = fs::metadata(path).await?.permissions();
+                    #[allow(clippy::permissions_set_readonly_false, reason = "they are removed at once")]
+                    permissions.set_readonly(false);
+                    fs::set_permissions(path, permissions).await?;
+                }
                 fs::remove_dir_all(folder.join("a")).await?;
                 assert!(!fs::try_exists(folder.join("a")).await?);
                 Ok::<(), io::Error>(())

@@ -106,6 +106,7 @@ pub(crate) mod errno {
     pub(crate) const NO_DESTINATION: i32 = libc::EDESTADDRREQ;
     pub(crate) const TOO_LONG: i32 = libc::EMSGSIZE;
     pub(crate) const IN_USE: i32 = libc::EADDRINUSE;
+    pub(crate) const NOT_A_DIRECTORY: i32 = libc::ENOTDIR;
     pub(crate) const REFUSED: i32 = libc::ECONNREFUSED;
     pub(crate) const BROKEN_PIPE: i32 = libc::EPIPE;
     pub(crate) const RESET: i32 = libc::ECONNRESET;

@@ -115,6 +115,7 @@ pub(crate) mod errno {
     pub(crate) const NO_DESTINATION: i32 = sock::WSAEDESTADDRREQ;
     pub(crate) const TOO_LONG: i32 = sock::WSAEMSGSIZE;
     pub(crate) const IN_USE: i32 = sock::WSAEADDRINUSE;
+    pub(crate) const NOT_A_DIRECTORY: i32 = win::ERROR_DIRECTORY as i32;
     pub(crate) const REFUSED: i32 = sock::WSAECONNREFUSED;
     pub(crate) const BROKEN_PIPE: i32 = win::ERROR_BROKEN_PIPE as i32;
     pub(crate) const RESET: i32 = sock::WSAECONNRESET;
