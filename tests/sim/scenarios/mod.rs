@@ -23,7 +23,7 @@ mod wal;
 
 use std::future::Future;
 
-use windlass::sim::{self, Sim};
+use windlass::sim::{self, Report, Sim};
 
 use crate::TestResult;
 
@@ -36,7 +36,7 @@ const BUG_SEEDS: u64 = 1_000;
 /// Runs the correct version of a scenario, and prints how many seeds have passed. Each mark of the scenario must be met
 /// by some seed, unless there are too few seeds.
 #[track_caller]
-pub(crate) fn passes<F>(scenario: impl Fn(Sim) -> F + Sync)
+pub(crate) fn passes<F>(scenario: impl Fn(Sim) -> F + Sync) -> Report
 where
     F: Future<Output = TestResult> + 'static,
 {
@@ -45,6 +45,7 @@ where
     if report.seeds >= SEEDS {
         assert!(report.never_met().is_empty(), "{report}");
     }
+    report
 }
 
 /// Checks that a bug is found, by a failure whose report contains `expected`.
