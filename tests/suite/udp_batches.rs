@@ -553,9 +553,11 @@ fn batches_spend_the_tasks_budget() {
         });
         let (mut sending, mut receiving) = (SendBatch::new(), RecvBatch::new(8, 16));
         for _ in 0..1_000 {
+            // Two of them: after a batch of one, the next call would wait.
             sending.push(b"again", here);
+            sending.push(b"and again", here);
             socket.send_batch(&mut sending).await.unwrap();
-            soon("again", socket.recv_batch(&mut receiving)).await.unwrap();
+            socket.recv_batch(&mut receiving).await.unwrap();
             if other.is_finished() {
                 return;
             }
