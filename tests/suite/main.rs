@@ -31,9 +31,9 @@ mod codec;
 mod connect;
 mod contracts;
 mod copying;
+mod delay_queue;
 #[cfg(unix)]
 mod descriptors;
-mod delay_queue;
 mod diagnostics;
 #[cfg(target_os = "linux")]
 mod driver_choice;
