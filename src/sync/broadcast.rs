@@ -52,6 +52,8 @@ pub fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     (Sender { shared }, receiver)
 }
 
+type Shared<T> = Rc<RefCell<State<T>>>;
+
 struct State<T> {
     /// The kept values, oldest first. A receiver that has read a value has read all before it, so `unread_by` never
     /// decreases from front to back, and only the first slot can become fully read.
@@ -125,7 +127,7 @@ impl<T> WaitState for State<T> {
 
 /// The sending side. Once all clones are dropped, receivers get [`RecvError::Closed`] after the last value.
 pub struct Sender<T> {
-    shared: Rc<RefCell<State<T>>>,
+    shared: Shared<T>,
 }
 
 impl<T> Sender<T> {
@@ -209,11 +211,11 @@ impl<T> fmt::Debug for Sender<T> {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct Receiver<T> {
-    shared: Rc<RefCell<State<T>>>,
+    shared: Shared<T>,
     /// The sequence number of the next value to read.
     position: u64,
     /// The wait of the stream.
-    wait: HeldWait<Rc<RefCell<State<T>>>, Until<State<T>, u64>>,
+    wait: HeldWait<Shared<T>, Until<State<T>, u64>>,
 }
 
 /// Waits for the value at `position`, or until there are no senders.
@@ -226,7 +228,7 @@ fn readable<T>(position: u64) -> Until<State<T>, u64> {
 }
 
 impl<T> Receiver<T> {
-    fn new(shared: &Rc<RefCell<State<T>>>) -> Receiver<T> {
+    fn new(shared: &Shared<T>) -> Receiver<T> {
         let position = shared.with(|state| {
             state.receivers += 1;
             state.next

@@ -10,6 +10,7 @@ use std::sync::mpsc;
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use windlass::signal::{Signal, SignalKind, ctrl_c, shutdown, signal};
 use windlass::time::{sleep, timeout};
 
@@ -446,6 +447,27 @@ fn a_loop_that_only_listens_is_idle() {
                 sleep(Duration::from_millis(5)).await;
                 assert_idle().await;
                 waiting.cancel();
+            });
+        });
+    });
+}
+
+#[test]
+fn signals_are_streams() {
+    in_own_process("signals::signals_are_streams", &[], || {
+        on_every_kernel_driver(|case| {
+            case.run(async {
+                let mut one = signal(USER1).expect("a signal");
+                assert!(poll_once(pin!(one.next())).await.is_pending());
+                send(USER1);
+                assert_eq!(one.next().await, Some(()));
+                assert!(nothing_received(&mut one).await, "received twice");
+
+                let mut stop = shutdown().expect("a listener");
+                assert!(poll_once(pin!(stop.next())).await.is_pending());
+                send(SignalKind::terminate());
+                assert_eq!(stop.next().await, Some(()));
+                assert!(poll_once(pin!(stop.next())).await.is_pending());
             });
         });
     });

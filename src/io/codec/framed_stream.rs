@@ -112,10 +112,13 @@ pub struct FramedSink<'a, W, E> {
     is_closed: bool,
 }
 
+/// The result of a write, and the writer.
+type Written<W, E> = (io::Result<()>, FramedWrite<W, E>);
+
 enum SinkState<'a, W, E> {
     Idle(FramedWrite<W, E>),
     /// A write owns the writer, because it may take several polls.
-    Writing(Pin<Box<dyn Future<Output = (io::Result<()>, FramedWrite<W, E>)> + 'a>>),
+    Writing(Pin<Box<dyn Future<Output = Written<W, E>> + 'a>>),
     /// Between the other two, and after a panic.
     Empty,
 }

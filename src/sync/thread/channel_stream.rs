@@ -74,10 +74,12 @@ impl<T> Sender<T> {
 
 type SharedState<T> = Arc<Mutex<State<T>>>;
 
+type Receive<T> = AcquireThen<State<T>, Result<T, Closed>>;
+
 /// The items of a channel between threads: see [`Receiver::into_stream`].
 #[must_use = "a stream does nothing until it is polled"]
 pub struct ReceiverStream<T> {
-    wait: HeldWait<SharedState<T>, AcquireThen<State<T>, Result<T, Closed>>>,
+    wait: HeldWait<SharedState<T>, Receive<T>>,
     receiver: Receiver<T>,
 }
 
@@ -90,7 +92,7 @@ impl<T> Stream for ReceiverStream<T> {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
         let ReceiverStream { wait, receiver } = &mut *self;
         let start = || {
-            let receive = AcquireThen {
+            let receive = Receive {
                 permits: State::ready,
                 count: 1,
                 then: |state, acquired| acquired.and_then(|()| state.pop()),
