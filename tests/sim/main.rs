@@ -10,8 +10,14 @@ mod determinism;
 mod disks;
 mod echo;
 mod failures;
+#[cfg(unix)]
+#[path = "../suite/file_rules.rs"]
+mod file_rules;
 mod misuse;
 mod network;
+#[cfg(unix)]
+#[path = "../suite/network_rules.rs"]
+mod network_rules;
 mod processes;
 #[cfg(unix)]
 mod replicated_log;
@@ -37,6 +43,18 @@ pub(crate) const SEEDS: u64 = 100;
 
 /// Seeds within which each bug of a scenario must be found.
 const BUG_SEEDS: u64 = 1_000;
+
+/// For the rules of the model that the suite tests on every driver.
+#[cfg(unix)]
+mod support {
+    /// Runs a body in a world with a few seeds.
+    pub(crate) fn everywhere<F: Future + 'static>(body: impl Fn() -> F + Copy + Send + Sync + 'static) {
+        windlass::sim::sweep(0..5, move |_sim| async move {
+            body().await;
+            Ok(())
+        });
+    }
+}
 
 /// Runs a test with a few seeds.
 pub(crate) fn seeds<F>(test: impl Fn(Sim) -> F + Sync) -> Report
