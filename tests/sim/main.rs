@@ -5,9 +5,15 @@ mod determinism;
 mod disks;
 mod failures;
 #[cfg(unix)]
+#[path = "../suite/file_rules.rs"]
+mod file_rules;
+#[cfg(unix)]
 mod limits;
 mod misuse;
 mod network;
+#[cfg(unix)]
+#[path = "../suite/network_rules.rs"]
+mod network_rules;
 mod processes;
 mod quirks;
 #[cfg(unix)]
@@ -27,6 +33,18 @@ pub(crate) type TestResult = Result<(), Box<dyn Error>>;
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const SEC: Duration = Duration::from_secs(1);
+
+/// For the rules of the model that the suite tests on every driver.
+#[cfg(unix)]
+mod support {
+    /// Runs a body in a world with a few seeds.
+    pub(crate) fn everywhere<F: Future + 'static>(body: impl Fn() -> F + Copy + Send + Sync + 'static) {
+        windlass::sim::sweep(0..5, move |_sim| async move {
+            body().await;
+            Ok(())
+        });
+    }
+}
 
 /// Runs a test with a few seeds.
 pub(crate) fn seeds<F>(test: impl Fn(Sim) -> F + Sync) -> Report

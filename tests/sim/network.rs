@@ -250,7 +250,7 @@ fn a_full_backlog_delays_a_connection() {
     seeds(|sim| async move {
         sim.links(plain());
         sim.host("server").start(|| async {
-            let listener = TcpListener::builder().backlog(1).listen("0.0.0.0:7000").await?;
+            let listener = TcpListener::builder().backlog(0).listen("0.0.0.0:7000").await?;
             sleep(10 * SEC).await;
             let mut streams = Vec::new();
             loop {
@@ -280,7 +280,7 @@ fn a_full_backlog_refuses_if_asked_to() {
     seeds(|sim| async move {
         sim.links(plain());
         sim.host("server").abort_on_overflow().start(|| async {
-            let _listener = TcpListener::builder().backlog(1).listen("0.0.0.0:7000").await?;
+            let _listener = TcpListener::builder().backlog(0).listen("0.0.0.0:7000").await?;
             std::future::pending::<()>().await;
             Ok::<(), std::io::Error>(())
         });

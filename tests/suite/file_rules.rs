@@ -1,5 +1,5 @@
-//! The visible rules of the simulated disk, each on every driver: files in memory on the null driver, the kernel's on the
-//! others. So the model and the kernel cannot drift apart.
+//! The visible rules of the simulated disk, each on every driver and in a simulated world (`tests/sim` has this file too):
+//! files in memory on the null driver, the kernel's on the others. So the model and the kernel cannot drift apart.
 
 use std::io::{self, SeekFrom};
 use std::os::unix::fs::PermissionsExt;
@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use windlass::fs::{self, File, OpenOptions};
 use windlass::os_code;
 
-use crate::bytes::numbered;
-use crate::support::{Case, on_every_driver};
+use crate::support::everywhere;
 
 /// A directory of its own for one body, in the loop's files.
 struct Scratch(PathBuf);
@@ -39,15 +38,13 @@ impl Scratch {
     }
 }
 
-/// Runs a body in a directory of its own on every driver.
-fn with_scratch<F: AsyncFn(&Scratch) + Copy + Send + 'static>(body: F) {
-    on_every_driver(move |case: Case| {
-        case.run_on_own_files(async {
-            let scratch = Scratch::new().await;
-            body(&scratch).await;
-            fs::remove_dir_all(&scratch.0).await.unwrap();
-            assert!(!fs::try_exists(&scratch.0).await.unwrap());
-        });
+/// Runs a body in a directory of its own, everywhere.
+fn with_scratch<F: AsyncFn(&Scratch) + Copy + Send + Sync + 'static>(body: F) {
+    everywhere(move || async move {
+        let scratch = Scratch::new().await;
+        body(&scratch).await;
+        fs::remove_dir_all(&scratch.0).await.unwrap();
+        assert!(!fs::try_exists(&scratch.0).await.unwrap());
     });
 }
 
@@ -63,22 +60,6 @@ fn code<T>(result: io::Result<T>) -> i32 {
 async fn open_with(path: &Path, flags: i32) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(flags).open(path).await
-}
-
-#[test]
-fn the_null_drivers_files_are_in_memory() {
-    on_every_driver(|case| {
-        let path = std::env::temp_dir().join(format!("windlass-rules-memory-{}-{}", case.name, std::process::id()));
-        case.run_on_own_files(async {
-            fs::write(&path, "x").await.unwrap();
-            assert_eq!(path.exists(), case.is_kernel());
-            // The current directory exists, too.
-            assert!(fs::metadata(".").await.unwrap().is_dir());
-            let here = fs::canonicalize(".").await.unwrap();
-            assert_eq!(here, std::env::current_dir().unwrap());
-            fs::remove_file(&path).await.unwrap();
-        });
-    });
 }
 
 #[test]
@@ -374,7 +355,7 @@ fn reserved_space_extends_a_file() {
 fn contents_are_what_was_written() {
     with_scratch(async |scratch| {
         let path = scratch.join("f");
-        let bytes = numbered(300_000);
+        let bytes: Vec<u8> = (0..300_000u32).map(|n| (n.wrapping_mul(31) >> 7) as u8).collect();
         fs::write(&path, bytes.clone()).await.unwrap();
         assert!(fs::read(&path).await.unwrap() == bytes);
         assert_eq!(fs::copy(&path, scratch.join("copy")).await.unwrap(), 300_000);

@@ -712,3 +712,20 @@ fn a_long_timeout_does_not_expire_during_file_operations() {
         });
     });
 }
+
+#[cfg(unix)]
+#[test]
+fn the_null_drivers_files_are_in_memory() {
+    on_every_driver(|case| {
+        let path = std::env::temp_dir().join(format!("windlass-files-memory-{}-{}", case.name, std::process::id()));
+        case.run_on_own_files(async {
+            windlass::fs::write(&path, "x").await.unwrap();
+            assert_eq!(path.exists(), case.is_kernel());
+            // The current directory exists, too.
+            assert!(windlass::fs::metadata(".").await.unwrap().is_dir());
+            let here = windlass::fs::canonicalize(".").await.unwrap();
+            assert_eq!(here, std::env::current_dir().unwrap());
+            windlass::fs::remove_file(&path).await.unwrap();
+        });
+    });
+}

@@ -64,6 +64,8 @@ mod join_sets;
 mod joining;
 mod loop_threads;
 mod macros;
+#[cfg(target_os = "linux")]
+mod network_rules;
 #[cfg(not(miri))]
 mod offload;
 mod panics;

@@ -182,6 +182,12 @@ pub(crate) fn on_every_driver(body: impl Fn(Case) + Send + Clone + 'static) {
     }
 }
 
+/// As `on_every_driver`, with files in memory on the null driver, for a body that uses this crate's calls alone. `tests/sim`
+/// has a function of this name that runs the body in a simulated world.
+pub(crate) fn everywhere<F: Future>(body: impl Fn() -> F + Copy + Send + Sync + 'static) {
+    on_every_driver(move |case| drop(case.run_on_own_files(body())));
+}
+
 /// As `on_every_driver`, for behaviour that needs a real kernel.
 pub(crate) fn on_every_kernel_driver(body: impl Fn(Case) + Send + Clone + 'static) {
     for case in cases().into_iter().filter(Case::is_kernel) {

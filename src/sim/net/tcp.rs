@@ -21,7 +21,8 @@ pub(super) struct Listener {
 
 impl Network {
     pub(super) fn listen(&mut self, fd: Fd, backlog: i32) -> Result<(), i32> {
-        let backlog_max = backlog.max(1) as usize;
+        // Linux holds one connection more than it was asked for.
+        let backlog_max = backlog.max(0) as usize + 1;
         let socket = self.socket(fd)?;
         let (host, is_shared) = (socket.host, socket.options.reuses_port());
         let addr = match &mut socket.state {

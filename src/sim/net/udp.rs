@@ -116,8 +116,12 @@ impl Network {
         let (is_unix, to) = (matches!(self.datagrams(fd)?.local, Addr::Unix(_)), to);
         match (is_unix, to.as_socket()) {
             (false, Some(to)) => {
-                self.bind_if_unbound(fd, to)?;
+                let from = self.bind_if_unbound(fd, to)?;
                 let datagrams = self.datagrams(fd)?;
+                // From now on the socket has the address that it sends from, and receives only there.
+                if let Some(local) = datagrams.local.inet().filter(|local| local.ip().is_unspecified()) {
+                    datagrams.local = Addr::Inet(as_seen_by(local, from));
+                }
                 datagrams.peer = Some(Addr::Inet(Network::destination(to)));
                 datagrams.refused = false;
                 Ok(())
