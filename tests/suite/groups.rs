@@ -597,7 +597,7 @@ fn closing_the_loop_ends_groups() {
                         })
                         .await;
                     }));
-                    sleep(5 * MS).await;
+                    until_receives_in_flight(2).await;
                 }
             })
             .unwrap();

@@ -15,7 +15,6 @@ use crate::groups::until_receives_in_flight;
 use crate::support::{CountDrop, on_every_driver, pair};
 use crate::tasks::counter;
 
-const MS: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
 #[test]
@@ -148,12 +147,14 @@ fn a_select_macro_waits_for_the_children_of_its_losers_and_keeps_pinned_futures(
                 () = serving => unreachable!(),
                 () = until_receives_in_flight(1) => assert_eq!((ended.get(), counters().in_flight), (1, 0)),
             }
-            let mut kept = pin!(sleep(2 * MS));
+            let queue = Queue::unbounded();
+            let mut kept = pin!(queue.get());
             select! {
-                () = &mut kept => unreachable!(),
+                _ = &mut kept => unreachable!(),
                 () = yield_now() => {}
             }
-            kept.await;
+            queue.try_put(7).unwrap();
+            assert_eq!(kept.await.unwrap(), 7);
         });
     });
 }
