@@ -159,12 +159,16 @@ async fn use_file(number: u64, mut rng: Rng) {
         let written = file.write_at(bytes[at..end].to_vec(), at as u64).await;
         at += written.0.expect("write");
     }
-    let mut received = Vec::new();
+    let (mut received, mut dropped) = (Vec::new(), 0);
     while received.len() < LEN {
-        let turns = rng.below(6);
+        // A dropped read of a file makes no progress: the next one is awaited for longer.
+        let turns = rng.below(6) + dropped;
         let reading = file.read_at(vec![0; 1 + rng.below(20_000) as usize], received.len() as u64);
         if let Some((result, buf)) = within(reading, turns).await {
             received.extend_from_slice(&buf[..result.expect("read")]);
+            dropped = 0;
+        } else {
+            dropped += 1;
         }
     }
     assert!(received == bytes);
@@ -207,7 +211,10 @@ fn every_quirk_occurs_when_it_is_on_and_no_other_does() {
             |q| q.queue_entries(1).lost_cancels(1.0),
             &["parked start", "parked cancel", "cancel lost"],
         ),
-        (|q| q.scribbles(true), &["scribble"]),
+        (
+            |q| q.late_starts(0.3).scribbles(true),
+            &["late start", "cancel won", "scribble"],
+        ),
         (
             |q| q.short_counts(0.5).continued_sends(1.0).most_polls(8),
             &["short count", "continued send", "cancel halfway"],

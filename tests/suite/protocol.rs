@@ -571,8 +571,10 @@ fn a_panic_ends_only_its_own_connection() {
                 });
                 let (transport, _protocol) = attach(server, recorder);
                 // One byte, of which the reset cannot find a part unsent.
-                client.write_all("!").await.0.unwrap();
-                let mut is_reset = false;
+                let written = client.write_all("!").await.0;
+                // The first callback may panic before a driver with quirks starts the write.
+                let mut is_reset = culprit == "Made" && case.has_quirks() && written.is_err();
+                assert!(is_reset || written.is_ok(), "{written:?}");
                 if culprit != "Made" && culprit != "Data" {
                     let read = client.read_exact(vec![0; 100_000]).await.0;
                     is_reset = read.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset);
