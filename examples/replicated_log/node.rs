@@ -76,7 +76,7 @@ struct Node {
     synced: watch::Sender<Vec<usize>>,
 }
 
-/// Runs a node until its disk fails: after a failed write or sync nobody knows what the disk contains.
+/// Runs a node until its disk fails: after a failed write or sync, what the disk contains is unknown.
 pub(crate) async fn run(config: Config) -> io::Result<()> {
     let (log, entries) = Log::open(&config.dir).await?;
     let mut synced = vec![0; config.addrs.len()];

@@ -13,7 +13,7 @@ use std::time::SystemTime;
 
 use super::files::Files;
 use super::kernel::Kernel;
-use super::log::EventKind;
+use super::log::{EventKind, describe_running_task};
 use super::ops::send_at_once;
 use super::rng::hash_bytes;
 use super::schedule::Event;
@@ -22,7 +22,6 @@ use crate::driver::{
     self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, FileOp, Job, Notify,
     NullFiles, OpId, OpResult, OsResult, Reply, Scratch, SignalSource, Start, Wait,
 };
-use crate::event_loop::core::LoopCore;
 use crate::sys::{self, Instant, PathChar, errno, lock};
 
 /// The driver of one loop.
@@ -153,8 +152,7 @@ unsafe impl Driver for SimDriver {
             // pool thread carries the operation out.
             Op::LookUp { .. } | Op::File(_) => {
                 if let Some(world) = &mut kernel.world {
-                    let task = LoopCore::running_task();
-                    world.real_files.insert(task.map(|task| task.describe()));
+                    world.real_files.insert(describe_running_task());
                 }
                 return Start::Blocking;
             }

@@ -485,6 +485,11 @@ impl EventLog {
     }
 }
 
+/// Number, name and spawn location of the task that is running.
+pub(crate) fn describe_running_task() -> Option<String> {
+    LoopCore::running_task().map(|task| task.describe())
+}
+
 /// Nanoseconds, printed as seconds with six digits.
 pub(crate) struct Seconds(pub(crate) u64);
 
