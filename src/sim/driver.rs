@@ -13,7 +13,7 @@ use std::time::SystemTime;
 
 use super::files::Files;
 use super::kernel::Kernel;
-use super::log::{self, EventKind};
+use super::log::{EventKind, describe_running_task};
 use super::net::Network;
 use super::ops::{recv_entry, send_at_once, send_message};
 use super::rng::hash_bytes;
@@ -169,7 +169,7 @@ unsafe impl Driver for SimDriver {
             // pool thread carries the operation out.
             Op::LookUp { .. } | Op::File(_) => {
                 if let Some(world) = &mut kernel.world {
-                    world.real_files.insert(log::running_task());
+                    world.real_files.insert(describe_running_task());
                 }
                 return Start::Blocking;
             }

@@ -518,6 +518,11 @@ impl EventLog {
     }
 }
 
+/// Number, name and spawn location of the task that is running.
+pub(crate) fn describe_running_task() -> Option<String> {
+    LoopCore::running_task().map(|task| task.describe())
+}
+
 /// Nanoseconds, printed as seconds with six digits.
 pub(crate) struct Seconds(pub(crate) u64);
 
@@ -552,11 +557,6 @@ impl fmt::Display for Json<'_> {
         }
         f.write_char('"')
     }
-}
-
-/// The task that is running, described for a report.
-pub(super) fn running_task() -> Option<String> {
-    LoopCore::running_task().map(|task| task.describe())
 }
 
 #[cfg(test)]

@@ -123,7 +123,7 @@ fn the_guide_shows_this_code() {
     // As if it were at the margin.
     let trimmed = |text: &str| text.lines().map(str::trim).collect::<Vec<_>>().join("\n");
     let sources = sources.map(trimmed);
-    let blocks: Vec<&str> = guide.split("```rust,ignore\n").skip(1).collect();
+    let blocks: Vec<&str> = guide.split("```rs\n").skip(1).collect();
     assert_eq!(blocks.len(), 2);
     for block in blocks {
         let (code, _) = block.split_once("\n```").expect("the block ends");
