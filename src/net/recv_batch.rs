@@ -258,7 +258,7 @@ impl UdpSocket {
             base: slot.buf.as_mut_ptr(),
             len,
         });
-        let entries = headers.to_receive(buffers, self.is_gro());
+        let entries = headers.prepare_receive(buffers, self.is_gro());
         // SAFETY: the batch, which is borrowed mutably, owns the buffers and the headers.
         let count = unsafe { descriptor.core.recv_batch(descriptor.fd, entries) };
         for index in 0..count {

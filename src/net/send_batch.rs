@@ -285,7 +285,7 @@ impl UdpSocket {
             to: items[piece.item].to.as_ref(),
             segment_size: piece.segment_size,
         });
-        let entries = headers.to_send(outgoing, sending.len());
+        let entries = headers.prepare_send(outgoing, sending.len());
         let descriptor = &self.socket().descriptor;
         // SAFETY: the batch, which is borrowed mutably, owns the bytes and the headers.
         let count = unsafe { descriptor.core.send_batch(descriptor.fd, entries) };

@@ -118,7 +118,7 @@ impl MsgBatchBuf {
 
     /// Prepares a receive into each of the buffers. The entries are valid while the buffers are, until the next call of
     /// a method.
-    pub(crate) fn to_receive(
+    pub(crate) fn prepare_receive(
         &mut self,
         buffers: impl ExactSizeIterator<Item = IoVec>,
         wants_segment_size: bool,
@@ -139,7 +139,7 @@ impl MsgBatchBuf {
 
     /// Prepares to send these messages, as many as `most`. The entries are valid while the bytes are, until the next
     /// call of a method.
-    pub(crate) fn to_send<'a>(
+    pub(crate) fn prepare_send<'a>(
         &mut self,
         messages: impl Iterator<Item = Outgoing<'a>>,
         most: usize,
@@ -152,7 +152,7 @@ impl MsgBatchBuf {
                 header.set_segment_size(size);
             }
             let message = header.ready_to_send(outgoing.bytes.base, outgoing.bytes.len);
-            // SAFETY: as in `to_receive`.
+            // SAFETY: as in `prepare_receive`.
             let message = unsafe { (*message).duplicate() };
             self.entries.push(MessageEntry { message, result: 0 });
         }
@@ -180,7 +180,7 @@ mod tests {
     fn an_error_ends_a_batch_and_has_a_result() {
         let mut batch = MsgBatchBuf::default();
         let empty = (0..4).map(|_| IoVec::EMPTY).collect::<Vec<_>>();
-        let entries = batch.to_receive(empty.into_iter(), false);
+        let entries = batch.prepare_receive(empty.into_iter(), false);
         let mut results = [Some(Ok(3)), Some(Err(7)), Some(Ok(5)), None].into_iter();
         assert_eq!(one_by_one(entries, |_| results.next().flatten()), 2);
         assert_eq!((entries[0].result(), entries[1].result()), (Ok(3), Err(7)));
