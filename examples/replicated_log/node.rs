@@ -87,7 +87,7 @@ pub(crate) async fn run(config: Config) -> io::Result<()> {
         synced: watch::channel(synced).0,
         config,
     });
-    let listener = TcpListener::bind(node.config.addrs[node.config.node].as_str()).await?;
+    let listener = bind(&node.config.addrs[node.config.node]).await?;
     if node.config.node == LEADER {
         for follower in 1..node.config.addrs.len() {
             let node = node.clone();
@@ -97,6 +97,18 @@ pub(crate) async fn run(config: Config) -> io::Result<()> {
     match select(node.write(log), node.clone().accept(listener)).await {
         Either::Left(result) | Either::Right(result) => result,
     }
+}
+
+/// Listens. The address may be in use for a moment when a node starts again: the sockets of a process that was killed are
+/// closed in the background if it used io_uring.
+async fn bind(addr: &str) -> io::Result<TcpListener> {
+    for _ in 0..100 {
+        match TcpListener::bind(addr).await {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => sleep(Duration::from_millis(50)).await,
+            bound => return bound,
+        }
+    }
+    TcpListener::bind(addr).await
 }
 
 impl Node {
