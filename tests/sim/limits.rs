@@ -1,14 +1,14 @@
-//! Hosts that run out of descriptors and of memory for sockets.
+//! Hosts that run out of descriptors and of memory for sockets, and limits of links.
 
 use std::io;
 
 use windlass::fs::File;
 use windlass::net::{TcpListener, TcpStream, UdpSocket};
 use windlass::os_code;
-use windlass::sim::{Link, Sim};
+use windlass::sim::{Crash, Link, Sim};
 use windlass::time::{sleep, timeout};
 
-use crate::{MS, SEC, connect, seeds, start_echo};
+use crate::{MS, SEC, assert_kind, connect, seeds, start_echo};
 
 /// A host with a listener on port 7000 that keeps each connection for ten seconds.
 async fn keep_connections() -> io::Result<()> {
@@ -108,6 +108,28 @@ fn a_connection_waits_for_memory() {
         let stream = connect("a").await?;
         sim.calm();
         assert!(is_greeted(&stream).await);
+        Ok(())
+    });
+}
+
+/// The RST of a host that has lost its connections is lost too; the sender tries again and gets the next one.
+#[test]
+fn a_lost_reset_is_not_the_last_one() {
+    seeds(|sim: Sim| async move {
+        sim.host("a").start(keep_connections);
+        sleep(MS).await;
+        let stream = connect("a").await?;
+        assert!(is_greeted(&stream).await);
+        sim.crash("a", Crash::Power);
+        sim.restart("a");
+        sleep(MS).await;
+        sim.cut_one_way(["a"], ["sim"]);
+        stream.write_all("?").await.0?;
+        sleep(SEC).await;
+        sim.heal();
+        let read = timeout(60 * SEC, stream.read_exact([0])).await;
+        let (result, _) = read.expect("the connection is reset");
+        assert_kind(result, io::ErrorKind::ConnectionReset);
         Ok(())
     });
 }

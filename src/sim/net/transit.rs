@@ -484,9 +484,13 @@ impl Network {
                 Fate::Lost => return self.send_again(key, end, event),
                 Fate::Arrives => {}
             }
+            let is_unknown = has_vanished || is_over || (is_closed && segment.kind == SegmentKind::Data);
+            if is_unknown && self.wire().links[back as usize].is_cut {
+                // The RST is lost, and so the sender tries again.
+                return self.send_again(key, end, event);
+            }
             let flow = &mut self.conn(key.index).flows[end];
             flow.segments.pop_front();
-            let is_unknown = has_vanished || is_over || (is_closed && segment.kind == SegmentKind::Data);
             if is_unknown {
                 let flow = &mut self.conn(key.index).flows[end];
                 flow.segments.clear();
