@@ -571,11 +571,21 @@ fn a_waiting_read_gets_the_bytes_of_a_dropped_bridge() {
                     }
                 });
                 turns(3).await;
+                // With quirks, bytes may be left in the socket, which the read gets before the bridge returns its own.
+                let is_early = waiting.is_finished();
+                assert!(!is_early || case.has_quirks(), "kind {kind}");
                 drop(bridge);
                 let woken = timeout(Duration::from_secs(60), waiting)
                     .await
                     .expect("the read is woken");
                 let bytes = woken.expect("no panic").expect("read");
+                if is_early {
+                    near.read_exact(vec![0; if kind == 4 { 3 } else { 3 - bytes.len() }])
+                        .await
+                        .0
+                        .expect("read");
+                    continue;
+                }
                 assert!(
                     bytes.starts_with(&filled) && b"abc".starts_with(&bytes),
                     "kind {kind}: {bytes:?}"
