@@ -464,7 +464,7 @@ mod tests {
         assert_eq!((batch.len(), &batch.bytes[..]), (4, &b"3456ab"[..]));
         assert_eq!(ranges(&batch, 64), [(0..4, Some(3)), (4..4, None), (4..6, None)]);
         while batch.skip_first() {}
-        assert!(batch.is_empty() && batch.len() == 0);
+        assert!(batch.is_empty());
     }
 
     #[test]
