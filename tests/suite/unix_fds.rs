@@ -171,7 +171,7 @@ fn dropped_receives_lose_no_descriptor() {
                 let (one, other) = UnixStream::pair().unwrap();
                 let mut random = Random::new(21);
                 let before = settled().await;
-                let count = rounds().min(500);
+                let count = rounds().clamp(20, 500);
                 let (mut sent, mut got, mut bytes, mut written) = (0, Vec::new(), Vec::new(), 0);
                 let mut dropped = 0;
                 while got.len() < count {
