@@ -160,7 +160,7 @@ impl Link {
         self
     }
 
-    /// The probability that a datagram is overtaken by later ones.
+    /// The probability that a datagram is overtaken by later ones. The others keep their order.
     pub fn reorder(mut self, probability: f64) -> Link {
         self.reorder = probability;
         self

@@ -745,8 +745,7 @@ impl Network {
         let ((from, to), link) = (packet.hosts, packet.link);
         let len = packet.bytes.len();
         let wire = self.wire();
-        let mut at = wire.arrival(link, len);
-        at += wire.reordering(link);
+        let at = wire.datagram_arrival(link, len);
         if wire.is_lost(link) {
             self.note(from, EventKind::Lose, to.into(), len as u64);
             return self.recycle(packet.bytes);

@@ -92,6 +92,8 @@ pub(super) struct LinkState {
     factor: f64,
     /// When the last byte has left.
     free_at: u64,
+    /// When the last datagram arrives, of those that were not reordered.
+    datagram_at: u64,
     rng: Rng,
 }
 
@@ -142,6 +144,7 @@ impl Wire {
             held: Vec::new(),
             factor: 1.0,
             free_at: 0,
+            datagram_at: 0,
             rng: self.streams.stream(&format!("net/{from}>{to}")),
         });
         self.index.insert((from, to), link);
@@ -296,16 +299,17 @@ impl Wire {
         link.config.duplicate > 0.0 && link.rng.chance(link.config.duplicate)
     }
 
-    /// How much later than its place a datagram arrives.
-    pub(super) fn reordering(&mut self, link: u32) -> u64 {
+    /// When a datagram arrives: after the datagrams before it, unless it is reordered and later ones overtake it.
+    pub(super) fn datagram_arrival(&mut self, link: u32, len: usize) -> u64 {
+        let at = self.arrival(link, len);
         let link = &mut self.links[link as usize];
-        match link.config.reorder > 0.0 && link.rng.chance(link.config.reorder) {
-            true => {
-                let mean = link.config.latency.mean().as_nanos() as u64;
-                link.rng.below(4 * mean + 1)
-            }
-            false => 0,
+        if link.config.reorder > 0.0 && link.rng.chance(link.config.reorder) {
+            let mean = link.config.latency.mean().as_nanos() as u64;
+            return at + link.rng.below(4 * mean + 1);
         }
+        // Not equal: events at the same time have a random order.
+        link.datagram_at = at.max(link.datagram_at + 1);
+        link.datagram_at
     }
 
     /// How many of `len` bytes a read or a write transfers.
