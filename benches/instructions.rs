@@ -1,8 +1,8 @@
 //! User instructions per echoed request, counted by callgrind: `cargo bench --bench instructions`
 //!
-//! A count is exact where times are noisy. The server runs under `valgrind --tool=callgrind` and exits after a given number
-//! of requests: 1 KiB each, one in flight on each of 50 connections. It is counted with 40,000 and with 80,000 requests, and
-//! the difference leaves out its start and end. The kernel's instructions are not counted.
+//! A count varies much less than a time: by about 20 instructions on a loaded machine. The server runs under
+//! `valgrind --tool=callgrind` and exits after a given number of requests: 1 KiB each, one in flight on each of 50 connections.
+//! It is counted with 40,000 and with 80,000 requests, and the difference leaves out its start and end. The kernel's instructions are not counted.
 //!
 //!     cargo bench --bench instructions                        both drivers, about half a minute
 //!     cargo bench --bench instructions -- --driver reactor

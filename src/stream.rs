@@ -1,7 +1,7 @@
 //! Streams and sinks: which types of this crate implement [`Stream`] and [`Sink`].
 //!
-//! The traits are those of futures-core and futures-sink, so the adapters of futures-util work on them: `StreamExt::map`,
-//! `buffer_unordered`, `take_until`, `merge`d and `zip`ped streams, `forward` to a sink.
+//! The traits are those of futures-core and futures-sink, so the adapters of futures-util work on them: `map`,
+//! `buffer_unordered`, `take_until`, `zip`, `select`, `forward` to a sink.
 //!
 //! | source | stream of |
 //! |---|---|
@@ -23,9 +23,9 @@
 //! | [`sync::thread::Sender::into_sink`](crate::sync::thread::Sender::into_sink) | items |
 //! | `FramedWrite::into_sink` (feature `bytes`) | frames |
 //!
-//! A type implements the trait itself if it alone waits for its items. Where a wait must outlive the poll that started
-//! it, because other handles compete for the items or because the stream owns a read in progress, `into_stream` or
-//! `incoming` makes a stream of it.
+//! A type implements the trait itself if it is the only consumer of its items and can store its wait between polls.
+//! `into_stream` and `incoming` return a separate stream where other handles compete for the items, as with a queue, or
+//! where the stream must own a read or accept in progress.
 //!
 //! ```
 //! use std::time::Duration;
@@ -54,7 +54,7 @@ pub use futures_core::Stream;
 #[doc(no_inline)]
 pub use futures_sink::Sink;
 
-/// A stream whose items an async block makes: one allocation for all of them. The block suspends in
+/// A stream whose items an async block makes: two allocations for the whole stream. The block suspends in
 /// [`Emitter::emit`] until the item is taken.
 pub(crate) struct Generator<'a, T> {
     /// `None` once the block has ended.

@@ -382,7 +382,7 @@ pub fn interval_at(start: Instant, period: Duration) -> Interval {
 }
 
 /// Periodic ticks: created by [`interval`] and [`interval_at`]. It is an endless [`Stream`] of the times at which the
-/// ticks were due.
+/// ticks were due. It may hold a timer of its loop, so it is not `Send`.
 #[derive(Debug)]
 pub struct Interval {
     next: Instant,

@@ -25,7 +25,7 @@ const MAX_MESSAGES: usize = 1024;
 
 /// Reusable memory for [`UdpSocket::recv_batch`]: a number of buffers, and the datagrams that were received into them.
 ///
-/// It allocates its buffers when it is first used, and nothing afterwards.
+/// It allocates its buffers when it is first used. Afterwards it allocates only to replace the buffer of a dropped call.
 ///
 /// ```
 /// use windlass::net::{RecvBatch, SendBatch, UdpSocket};
@@ -197,8 +197,9 @@ impl UdpSocket {
     /// Receives the datagrams that are waiting, at least one and at most as many as the batch has space for, and returns
     /// their number. The earlier contents of the batch are discarded.
     ///
-    /// On Linux this takes one system call if datagrams are waiting. A datagram that is longer than a buffer is
-    /// [truncated](DatagramRef::is_truncated), which is not an error here, because other datagrams would be lost with it.
+    /// On Linux, a socket that keeps receiving several datagrams at a time needs one system call per batch. A datagram that is
+    /// longer than a buffer is [truncated](DatagramRef::is_truncated), which is not an error here, because an error would
+    /// lose the other datagrams.
     ///
     /// **Cancel safety:** a dropped call loses nothing: the next receive, in a batch or not, returns the datagram.
     ///

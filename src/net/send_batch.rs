@@ -223,8 +223,8 @@ fn piece_of(len: usize, segment_size: usize, most: usize) -> (usize, Option<u16>
 }
 
 impl UdpSocket {
-    /// Sends all datagrams of a batch, in order, and returns their number. On Linux this takes one system call for up to
-    /// 64 of them.
+    /// Sends all datagrams of a batch, in order, and returns their number. On Linux one system call sends up to 64 of them,
+    /// or more if they were [added as segments](SendBatch::push_segmented).
     ///
     /// # Errors
     ///
@@ -232,7 +232,8 @@ impl UdpSocket {
     /// Call again to send the rest, after [`skip_first`](SendBatch::skip_first) if the error is lasting (`EMSGSIZE`).
     ///
     /// **Cancel safety:** datagrams that were sent have left the batch. If the call was waiting for space in the send
-    /// buffer, one datagram has left it that may or may not be sent.
+    /// buffer, the next datagram has left it too, and may or may not be sent. With GSO these are up to
+    /// [`max_gso_segments`](UdpSocket::max_gso_segments) datagrams of one segmented message.
     ///
     /// See [`SendBatch`] for an example.
     #[doc(alias = "sendmmsg")]
@@ -334,6 +335,8 @@ impl UdpSocket {
     /// [`max_gso_segments`](UdpSocket::max_gso_segments) datagrams pass through the network stack as one. Elsewhere they
     /// are sent one by one, with the same result.
     ///
+    /// A `segment_size` of 0 is an error of the kind `InvalidInput`.
+    ///
     /// **Cancel safety:** any number of the datagrams may have been sent, in order.
     ///
     /// ```
@@ -402,8 +405,9 @@ impl UdpSocket {
         }
     }
 
-    /// How many datagrams the system makes of one segmented send (GSO): 64 on Linux since 4.18, otherwise 1. With 1,
-    /// [`send_to_segmented`](UdpSocket::send_to_segmented) sends its datagrams one by one.
+    /// The most datagrams that the system makes of one segmented send (GSO): 64 on Linux since 4.18, otherwise 1. It becomes 1
+    /// when the network interface refuses a segmented send. With 1, [`send_to_segmented`](UdpSocket::send_to_segmented)
+    /// sends its datagrams one by one.
     pub fn max_gso_segments(&self) -> usize {
         match self.has_gso() {
             true => MAX_SEGMENTS,

@@ -91,8 +91,8 @@ impl UdpSocket {
         try_each("connect to", &addr, async |addr| self.socket.connect(addr.into()).await).await
     }
 
-    /// Sends a datagram, which may be empty, to an address, or to the first address of a name that
-    /// has the socket's family, and returns its length.
+    /// Sends a datagram, which may be empty, to an address, or to the first address of a name that has the socket's family,
+    /// and returns its length.
     pub async fn send_to<B: IoBuf>(&self, buf: B, to: impl ToSocketAddrs) -> BufResult<usize, B> {
         let addr = match self.destination(&to).await {
             Ok(addr) => addr,
@@ -367,7 +367,8 @@ impl UdpSocket {
 
     /// Sets whether the system may coalesce received datagrams of one sender (generic receive offload, GRO), so that many
     /// pass through the network stack as one. [`recv_batch`](UdpSocket::recv_batch) returns them separately. Other
-    /// receives fail on such a socket, also after this was turned off. Linux has this since 5.0; elsewhere it is an error of the kind `Unsupported`.
+    /// receives fail on such a socket, even after GRO was turned off again, because coalesced datagrams may be waiting.
+    /// Linux has this since 5.0; elsewhere turning it on is an error of the kind `Unsupported`.
     ///
     /// ```
     /// use windlass::net::{RecvBatch, UdpSocket};

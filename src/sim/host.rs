@@ -96,8 +96,8 @@ impl Host {
         self
     }
 
-    /// The host's process has at most this many sockets, pipes and files open (`RLIMIT_NOFILE`). One more fails with
-    /// `EMFILE`. A connection that cannot be accepted stays in the backlog.
+    /// Limits how many sockets, pipes and files the host's process has open (`RLIMIT_NOFILE`). One more fails with `EMFILE`.
+    /// A connection that cannot be accepted stays in the backlog.
     pub fn max_descriptors(self, most: usize) -> Host {
         self.state
             .network(|network| network.set_max_descriptors(self.number, most));
@@ -116,10 +116,10 @@ impl Host {
         self
     }
 
-    /// The drivers of the host's event loops have these quirks, as decided by the seed of the run: their own seed does not
-    /// count. Every loop behaves differently, also after a restart.
+    /// Adds quirks to the drivers of the host's event loops. The seed of the run decides when they occur; the seed of
+    /// `quirks` is ignored. Every loop behaves differently, also after a restart.
     ///
-    /// [`Quirks::swarm`] chooses the rates, for instance by the seed of the run:
+    /// [`Quirks::swarm`] chooses the rates, here by the seed of the run:
     ///
     /// ```
     /// use windlass::net::{TcpListener, TcpStream};
@@ -139,7 +139,7 @@ impl Host {
     /// });
     /// ```
     ///
-    /// Each quirk is an event of the timeline. Shrinking tries without any: `WINDLASS_SIM_SET=quirks=off`.
+    /// Each quirk is an event of the timeline. Shrinking tries to switch all of them off: `WINDLASS_SIM_SET=quirks=off`.
     pub fn quirks(self, quirks: Quirks) -> Host {
         self.state.set_quirks(self.number, quirks);
         self

@@ -612,7 +612,7 @@ impl Sim {
         self.state.time_limit.set(nanos(limit));
     }
 
-    /// How many events the test may take before the run fails. By default 100 million.
+    /// How many events may happen before the run fails. By default 100 million.
     pub fn event_limit(&self, limit: u64) {
         self.state.event_limit.set(limit);
     }

@@ -276,12 +276,12 @@ pub struct AsCompleted<F: Future> {
 }
 
 impl<F: Future> AsCompleted<F> {
-    /// Without futures: see [`push`](AsCompleted::push).
+    /// An empty set, for futures added by [`push`](AsCompleted::push).
     pub fn new() -> AsCompleted<F> {
         as_completed([])
     }
 
-    /// Adds a future and returns its number. It is first polled by the next `next`.
+    /// Adds a future and returns its number. The next call of `next` polls it first.
     pub fn push(&mut self, future: F) -> usize {
         self.future_set.push(future)
     }

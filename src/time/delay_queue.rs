@@ -1,7 +1,7 @@
-//! `DelayQueue`: values that are returned when their time has come.
+//! `DelayQueue`: a queue of values with deadlines.
 //!
-//! The values are ordered by deadline in a map of the queue's own. Only one timer of the loop is armed, for the earliest
-//! deadline, so a queue of a million values costs the loop nothing.
+//! The queue orders its values by deadline in a map of its own, and arms one timer of the loop, for the earliest deadline. So
+//! a queue of a million values costs the loop one timer.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use slab::Slab;
 use super::{Instant, Sleep, sleep_until};
 use crate::io::poll_coop;
 
-/// A queue of values with deadlines, with the names of tokio-util's.
+/// A queue of values with deadlines. The methods have the names of tokio-util's `DelayQueue`.
 ///
 /// It is a [`Stream`] of the values whose deadline has passed, in the order of their deadlines; of equal deadlines, in the
 /// order in which they were set. The stream ends when the queue is empty, and continues when a value is inserted.
@@ -197,8 +197,8 @@ impl<T> DelayQueue<T> {
         Some(Key { slot, generation })
     }
 
-    /// The next value whose deadline has passed; `Ready(None)` if the queue is empty. The waker of the last call is
-    /// woken, also when a value with an earlier deadline is inserted.
+    /// The next value whose deadline has passed; `Ready(None)` if the queue is empty. While the result is `Pending`, the
+    /// waker of the last call is woken at the earliest deadline, even if that value is inserted after the call.
     pub fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<Option<Expired<T>>> {
         loop {
             let Some((&(deadline, _), &slot)) = self.by_deadline.first_key_value() else {

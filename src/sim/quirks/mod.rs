@@ -302,7 +302,7 @@ impl Quirks {
     }
 }
 
-/// The quirks that are on, as `late starts 0.3, tiny queue 2`.
+/// The quirks that are on, as `late starts 0.3, queue entries 2`.
 impl fmt::Display for Quirks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rates = [
