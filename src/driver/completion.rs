@@ -48,7 +48,7 @@ impl OpId {
         self.0.get()
     }
 
-    /// The reverse of [`to_u64`](OpId::to_u64).
+    /// The reverse of [`to_u64`](OpId::to_u64), for numbers that it returned.
     #[inline]
     pub const fn from_u64(number: u64) -> OpId {
         match NonZeroU64::new(number | OpId::HIGHEST_BIT) {

@@ -35,7 +35,7 @@ pub(crate) struct IoQueue {
     /// A combination of the constants below.
     state: Cell<u8>,
     /// The last receive took everything that the socket had: an attempt would find nothing.
-    pub(super) drained: Cell<bool>,
+    pub(crate) drained: Cell<bool>,
     /// Boxed, because most queues never have one.
     rare: RefCell<Option<Box<QueueRare>>>,
 }
@@ -366,7 +366,12 @@ impl IoQueue {
 
     /// Whether the queue has an operation in flight or a leftover.
     pub(crate) fn is_busy(&self) -> bool {
-        self.op.get().is_some() || self.has_flag(HAS_LEFTOVER)
+        self.has_operation() || self.has_leftover()
+    }
+
+    /// Whether an operation of a caller, or of a dropped one, is in flight.
+    pub(crate) fn has_operation(&self) -> bool {
+        self.op.get().is_some()
     }
 }
 
@@ -411,7 +416,9 @@ impl IoQueue {
             }
             Some(key) if !waiters.is_granted(&key) => waiters.set_waker(&key, waker),
             waited => {
-                waited.map(|key| waiters.leave(key));
+                // The grant has taken this caller's waker.
+                let left = waited.map(|key| waiters.leave(key));
+                debug_assert!(left.is_none_or(|(_, waker)| waker.is_none()));
                 self.set_flag(HELD);
                 *ticket = Ticket::HELD;
                 Some(waker)

@@ -72,9 +72,14 @@ pub(super) async fn splice(
                 if source.read.is_busy() {
                     return Ok(true);
                 }
-                ready(source, Direction::Read)
-                    .await
-                    .map_err(|error| ("reading", error))?;
+                let waited = ready(source, Direction::Read).await;
+                // The result says nothing about the bytes in the socket.
+                source.read.drained.set(false);
+                // A `compat` bridge of the same socket has put bytes back, and cancelled the wait.
+                if source.read.has_leftover() {
+                    return Ok(true);
+                }
+                waited.map_err(|error| ("reading", error))?;
                 waited_at = Some(*copied);
                 yielded_at = *copied;
             }

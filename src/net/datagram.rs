@@ -131,6 +131,10 @@ pub(crate) async fn receive_managed(
             Op::RecvMessageManaged { fd, message }
         };
         let (op_result, (_, mut msg)) = OpFuture::start_op(core, queue, OnOrphan::Keep, payload, plan).await;
+        debug_assert!(
+            !queue.has_leftover(),
+            "a bridge has put bytes back into a datagram socket"
+        );
         let meta = msg.open();
         msg_pool.put_back(msg);
         match (op_result.res(), core.take_buffer(op_result)) {

@@ -368,7 +368,8 @@ impl UdpSocket {
     /// Sets whether the system may coalesce received datagrams of one sender (generic receive offload, GRO), so that many
     /// pass through the network stack as one. [`recv_batch`](UdpSocket::recv_batch) returns them separately. Other
     /// receives fail on such a socket, even after GRO was turned off again, because coalesced datagrams may be waiting.
-    /// Linux has this since 5.0; elsewhere turning it on is an error of the kind `Unsupported`.
+    /// Linux has this since 5.0; elsewhere turning it on is an error of the kind `Unsupported`. While a receive is in flight it
+    /// is an error of the kind `WouldBlock`: that receive could not separate the datagrams.
     ///
     /// ```
     /// use windlass::net::{RecvBatch, UdpSocket};
@@ -389,6 +390,14 @@ impl UdpSocket {
     /// ```
     #[doc(alias = "UDP_GRO")]
     pub fn set_gro(&self, on: bool) -> io::Result<()> {
+        let descriptor = &self.socket.descriptor;
+        descriptor.read.absorb_if_free(&descriptor.core);
+        if on && descriptor.read.has_operation() {
+            return Err(io::Error::new(
+                io::ErrorKind::WouldBlock,
+                "a receive is in flight, which would not separate coalesced datagrams: call set_gro before the first receive",
+            ));
+        }
         self.socket.set(SocketOption::UdpGro(on))?;
         // Coalesced datagrams may be in the queue after it was turned off.
         self.is_gro.set(self.is_gro.get() || on);

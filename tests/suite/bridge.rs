@@ -536,6 +536,40 @@ fn a_bridge_may_outlive_its_loop() {
     });
 }
 
+/// A copy that moves bytes inside the kernel waits for its source when a bridge of the same stream is dropped: it copies
+/// the bytes that the bridge puts back.
+#[test]
+fn a_waiting_bulk_copy_gets_the_bytes_of_a_dropped_bridge() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let ((source, from), (sink, to)) = (pair().await, pair().await);
+            let source = Rc::new(source);
+            let mut bridge = Bridge::new(&*source);
+            from.write_all("abc").await.0.expect("write");
+            assert_eq!(fill(&mut bridge).await, b"abc");
+            let reader = source.clone();
+            let copying = windlass::spawn(async move {
+                let (mut reader, mut sink) = (&*reader, sink);
+                windlass::io::copy(&mut reader, &mut sink).await
+            });
+            // Enough for a bulk copy, which has then nothing more to move.
+            let many = 4 << 20;
+            let sending = windlass::spawn(async move {
+                from.write_all(vec![7; many]).await.0.expect("write");
+                from
+            });
+            assert_eq!(to.read_exact(vec![0; many]).await.1, vec![7; many]);
+            let from = sending.await.expect("no panic");
+            turns(10).await;
+            drop(bridge);
+            assert_eq!(to.read_exact(vec![0; 3]).await.1, b"abc");
+            drop(from);
+            let copied = copying.await.expect("no panic").expect("copy");
+            assert_eq!(copied, many as u64 + 3);
+        });
+    });
+}
+
 /// A read of the stream's own already waits when the bridge is dropped: it gets the bytes that the bridge returns to
 /// the stream, then the rest.
 #[test]

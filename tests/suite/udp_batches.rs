@@ -444,6 +444,26 @@ fn coalesced_datagrams_are_separate() {
     });
 }
 
+/// A receive in flight has no space for the segment size: it would return coalesced datagrams as one.
+#[test]
+fn gro_is_not_turned_on_under_a_receive() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let (one, other) = (local().await, local().await);
+            {
+                let mut receiving = pin!(other.recv_from(vec![0; 9]));
+                assert!(poll_once(receiving.as_mut()).await.is_pending());
+                assert_eq!(other.set_gro(true).unwrap_err().kind(), ErrorKind::WouldBlock);
+                one.send_to("abc", addr(&other)).await.0.unwrap();
+                assert_eq!(soon("a datagram", receiving).await.0.unwrap().0, 3);
+            }
+            if let Err(error) = other.set_gro(true) {
+                assert_eq!(error.kind(), ErrorKind::Unsupported);
+            }
+        });
+    });
+}
+
 #[test]
 fn sockets_share_a_port() {
     on_every_driver(|case| {

@@ -193,7 +193,10 @@ impl<'a, T, W: AsyncWrite + 'a, E: Encoder<T> + 'a> Sink<T> for FramedSink<'a, W
             self.is_flushed = true;
             self.start(Goal::Flush);
         }
-        self.poll_idle(cx).map_err(Into::into)
+        let flushed = ready!(self.poll_idle(cx));
+        // After an error the next flush reports that the writer is broken.
+        self.is_flushed &= flushed.is_ok();
+        Poll::Ready(flushed.map_err(Into::into))
     }
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), E::Error>> {

@@ -51,7 +51,8 @@ pub(crate) unsafe fn send_batch(fd: Fd, entries: &mut [MessageEntry]) -> usize {
 
 fn settle(entries: &mut [MessageEntry], result: Option<crate::sys::OsResult>) -> usize {
     match result {
-        None => 0,
+        // A system call filter may refuse the call and allow single messages.
+        None | Some(Err(libc::ENOSYS)) => 0,
         Some(Ok(count)) => count as usize,
         Some(Err(code)) => {
             entries[0].set_result(Err(code));
