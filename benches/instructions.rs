@@ -43,7 +43,11 @@ mod run {
 
     /// The counts at the last change of the core, with Rust 1.95 on x86-64. They differ by up to 1 % between runs, because
     /// the number of requests that one turn of the loop finds varies.
-    const EXPECTED: [(&str, u64); 2] = [("proactor", 1_006), ("reactor", 902)];
+    const EXPECTED: [(&str, u64); 2] = [("proactor", 1_019), ("reactor", 905)];
+
+    /// How often a count above the tolerance is repeated. On a loaded machine a turn finds fewer requests, which only adds
+    /// instructions, so the lowest count is the best.
+    const REPEATS: usize = 3;
 
     const USAGE: &str = "usage: cargo bench --bench instructions -- [--driver proactor|reactor] [--tolerance PERCENT]";
 
@@ -55,12 +59,17 @@ mod run {
         let tolerance = options.number("--tolerance", usize::MAX);
         println!("user instructions per echo, {CONNECTIONS} connections x {REQUEST_LEN} B");
         for driver in options.drivers() {
-            let (few, many) = (count(driver, FEW)?, count(driver, MANY)?);
-            let instructions = (many - few) / (MANY - FEW) as u64;
+            let mut instructions = per_echo(driver)?;
             let expected = EXPECTED.iter().find(|(name, _)| *name == driver.name);
             let expected = expected.map_or(instructions, |&(_, expected)| expected);
-            println!("{:10} {instructions} (expected {expected})", driver.name);
             let most = expected.saturating_add(expected.saturating_mul(tolerance as u64) / 100);
+            for _ in 0..REPEATS {
+                println!("{:10} {instructions} (expected {expected})", driver.name);
+                if instructions <= most {
+                    break;
+                }
+                instructions = instructions.min(per_echo(driver)?);
+            }
             if instructions > most {
                 return Err(io::Error::other(format!(
                     "an echo on the {} takes {instructions} instructions, {tolerance} % more than {expected} is {most}: \
@@ -70,6 +79,11 @@ mod run {
             }
         }
         Ok(())
+    }
+
+    fn per_echo(driver: Driver) -> io::Result<u64> {
+        let (few, many) = (count(driver, FEW)?, count(driver, MANY)?);
+        Ok((many - few) / (MANY - FEW) as u64)
     }
 
     /// Echoes on [`CONNECTIONS`] connections until their peers close them. The port is the first line of output.
