@@ -17,9 +17,23 @@ use crate::sys::{Instant, errno};
 struct Caller {
     driver: Option<Box<dyn Driver>>,
     audit: Audit,
-    /// Leaked: they must outlive the driver whatever happens.
+    /// These are freed after the driver, whatever happens.
     scratch: *mut Scratch,
     buffer: *mut u8,
+    ops: Vec<*mut Op>,
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        // The driver reports what is left, by a panic.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(self.driver.take())));
+        // SAFETY: they come from boxes, and the driver, which is gone, was the only one that used them.
+        unsafe {
+            drop(Box::from_raw(self.scratch));
+            drop(Box::from_raw(self.buffer.cast::<[u8; LEN]>()));
+            self.ops.drain(..).for_each(|op| drop(Box::from_raw(op)));
+        }
+    }
 }
 
 const LEN: usize = 16;
@@ -34,6 +48,7 @@ impl Caller {
             audit,
             scratch: Box::into_raw(Box::new(Scratch([std::mem::MaybeUninit::uninit(); SCRATCH_LEN]))),
             buffer: Box::into_raw(Box::new([7u8; LEN])).cast(),
+            ops: Vec::new(),
         }
     }
 
@@ -79,7 +94,8 @@ impl Caller {
     /// Starts an operation and returns where it is.
     fn start(&mut self, id: OpId, op: Op) -> *mut Op {
         let (op, scratch) = (Box::into_raw(Box::new(op)), self.scratch);
-        // SAFETY: the op, its buffer and the scratch are leaked.
+        self.ops.push(op);
+        // SAFETY: the op, its buffer and the scratch outlive the driver.
         let start = unsafe { self.driver().start(id, &*op, scratch) };
         assert!(matches!(start, Start::Pending));
         op
@@ -100,8 +116,6 @@ impl Caller {
         assert!(panicked, "no panic, but {violations:?}");
         assert_eq!(violations.len(), 1, "{violations:?}");
         assert!(violations[0].contains(expected), "{violations:?}");
-        // What the violation has left behind is another one.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(self.driver.take())));
     }
 }
 
@@ -115,7 +129,7 @@ fn a_loop_that_keeps_the_contract_is_not_reported() {
     while caller.poll().is_empty() {}
     caller.poll();
     // A cancel may come too late.
-    // SAFETY: the op is leaked.
+    // SAFETY: the op outlives the driver.
     caller.driver().cancel(ID, unsafe { &*recv });
     // The program may close a descriptor whose readiness is waited for.
     let op = Op::Readiness {
@@ -168,7 +182,7 @@ fn calls_and_operations_on_a_closed_descriptor_are_reported() {
     caller.close(writer);
     caller.violates("uses descriptor", |caller| {
         let send = caller.send(writer);
-        // SAFETY: the buffer is leaked.
+        // SAFETY: the buffer outlives the driver.
         unsafe { caller.driver().attempt(&send, true) };
     });
     let mut caller = Caller::simulated();
@@ -213,7 +227,7 @@ fn a_changed_buffer_or_op_is_reported() {
     let (_, writer) = caller.pipe();
     let send = caller.send(writer);
     caller.start(ID, send);
-    // SAFETY: the buffer is leaked.
+    // SAFETY: the buffer outlives the driver.
     unsafe { caller.buffer.add(LEN - 1).write(8) };
     caller.violates("changed while it was in flight", |caller| drop(caller.poll()));
 
@@ -221,7 +235,7 @@ fn a_changed_buffer_or_op_is_reported() {
     let (_, writer) = caller.pipe();
     let send = caller.send(writer);
     let op = caller.start(ID, send);
-    // SAFETY: the op is leaked.
+    // SAFETY: the op outlives the driver.
     match unsafe { &mut *op } {
         Op::Send { len, .. } => *len -= 1,
         _ => unreachable!("it is a send"),
