@@ -44,6 +44,10 @@ mod support {
             Ok(())
         });
     }
+
+    pub(crate) fn may_have_quirks() -> bool {
+        false
+    }
 }
 
 /// Runs a test with a few seeds.

@@ -188,6 +188,12 @@ pub(crate) fn everywhere<F: Future>(body: impl Fn() -> F + Copy + Send + Sync + 
     on_every_driver(move |case| drop(case.run_on_own_files(body())));
 }
 
+/// Whether a body of [`everywhere`] may run on a driver with quirks, where vectored calls can be short: only if asked for.
+#[cfg(unix)]
+pub(crate) fn may_have_quirks() -> bool {
+    variable("WINDLASS_TEST_DRIVERS").is_some_and(|drivers: String| drivers.contains("sim"))
+}
+
 /// As `on_every_driver`, for behaviour that needs a real kernel.
 pub(crate) fn on_every_kernel_driver(body: impl Fn(Case) + Send + Clone + 'static) {
     for case in cases().into_iter().filter(Case::is_kernel) {
