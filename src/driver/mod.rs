@@ -49,9 +49,9 @@ pub(crate) use self::control::control;
 pub use self::control::{Control, Reply};
 pub use self::message::MessageBuf;
 pub use self::op::{CURRENT, Direction, FileOp, MAX_LEN, MAX_SLICES, Medium, Op};
-pub(crate) use self::perform::perform;
 #[cfg(any(feature = "reactor", windows))]
 pub(crate) use self::perform::perform_managed;
+pub(crate) use self::perform::{perform, perform_batch};
 pub use self::pool::BufferPool;
 pub use self::select::{Description, DriverChoice, NullFiles};
 pub(crate) use self::settings::Settings;
@@ -388,6 +388,17 @@ pub enum Wait {
     Forever,
 }
 
+impl Wait {
+    /// This wait, except that a driver with completions to report must not block.
+    #[cfg(any(feature = "reactor", windows))]
+    pub(crate) fn unless_done(self, done: &[Completion]) -> Wait {
+        match done.is_empty() || self == Wait::Poll {
+            true => self,
+            false => Wait::No,
+        }
+    }
+}
+
 /// A driver's counters, since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -410,14 +421,4 @@ pub struct DriverCounters {
     pub pool_empty: u64,
     /// Readiness events for descriptors that were closed; only a reactor gets these.
     pub stale_events: u64,
-}
-
-impl DriverCounters {
-    /// Counts a batch of messages as one submission, and returns their number.
-    #[cfg(any(feature = "reactor", feature = "proactor"))]
-    pub(crate) fn count_batch(&mut self, messages: usize) -> usize {
-        self.submissions += u64::from(messages > 0);
-        self.completions += u64::from(messages > 0);
-        messages
-    }
 }

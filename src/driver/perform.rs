@@ -1,9 +1,9 @@
 //! Carries out any operation with plain system calls: a first attempt, a retry after readiness, or on a pool thread.
 
-use super::{CURRENT, FileOp, Medium, Op};
+use super::{CURRENT, Direction, DriverCounters, FileOp, Medium, MessageEntry, Op};
 #[cfg(any(feature = "reactor", windows))]
-use super::{DriverCounters, OpResult, pool::ProvidedPool};
-use crate::sys::{self, OsResult, errno, files};
+use super::{OpResult, pool::ProvidedPool};
+use crate::sys::{self, Fd, OsResult, errno, files};
 
 /// Carries an operation out; `None` if it would block. Lookups and file operations block until they are done.
 ///
@@ -67,6 +67,29 @@ pub(crate) unsafe fn perform_managed(op: &Op, pool: &ProvidedPool, counters: &mu
             other => unreachable!("{other:?} is not a managed receive"),
         }
     }
+}
+
+/// Receives or sends a batch of datagrams, and counts it as one submission. Returns how many entries have a result.
+///
+/// # Safety
+///
+/// As for [`Driver::recv_batch`](super::Driver::recv_batch) or [`Driver::send_batch`](super::Driver::send_batch).
+pub(crate) unsafe fn perform_batch(
+    fd: Fd,
+    direction: Direction,
+    entries: &mut [MessageEntry],
+    counters: &mut DriverCounters,
+) -> usize {
+    // SAFETY: the caller's promise.
+    let count = unsafe {
+        match direction {
+            Direction::Read => sys::recv_batch(fd, entries),
+            Direction::Write => sys::send_batch(fd, entries),
+        }
+    };
+    counters.submissions += u64::from(count > 0);
+    counters.completions += u64::from(count > 0);
+    count
 }
 
 /// Whether an operation on a pool thread may wait for another process or for the user: it is on a pipe, or at the

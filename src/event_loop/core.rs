@@ -33,7 +33,7 @@ use crate::inflight::OpTable;
 use crate::inflight::watch::Watcher;
 use crate::on_drop::OnDrop;
 use crate::sys::{self, Fd, SplicePipe};
-use crate::task::{Cleanups, DropScope, Owner, RawTask, RemoteWake, TaskId, Unclaimed, UnreadCounts};
+use crate::task::{Cleanups, DropScope, RawTask, RemoteWake, TaskId, Unclaimed, UnreadCounts};
 use crate::time::Instant;
 
 /// Results that a task may get synchronously within one poll before it has to yield, so that a task whose data is
@@ -142,17 +142,13 @@ thread_local! {
 
 impl LoopCore {
     pub(crate) fn new(driver: Box<dyn Driver>, settings: Settings) -> Rc<LoopCore> {
-        let inbox = Arc::new(Inbox::new(driver.notifier()));
-        let times = LoopTimes::new(driver.now());
-        let (fd_space, has_virtual_clock) = (driver.fd_space(), driver.has_virtual_clock());
-        let tries_first = driver.tries_first();
+        let has_virtual_clock = driver.has_virtual_clock();
         Rc::new_cyclic(|this| LoopCore {
-            driver: RefCell::new(driver),
             forks: sys::count_forks(),
             is_abandoned: Cell::new(false),
-            fd_space,
+            fd_space: driver.fd_space(),
             has_virtual_clock,
-            tries_first,
+            tries_first: driver.tries_first(),
             takes_jobs: Cell::new(None),
             clock_holds: Cell::new(0),
             ops: OpTable::default(),
@@ -162,7 +158,7 @@ impl LoopCore {
             timers: RefCell::default(),
             polling_stack: RefCell::default(),
             tasks: TaskList::default(),
-            inbox,
+            inbox: Arc::new(Inbox::new(driver.notifier())),
             blocking: Pool::with_settings("blocking", settings.blocking),
             files: Pool::with_settings("files", settings.files),
             waiting_for_pool: RefCell::default(),
@@ -172,7 +168,7 @@ impl LoopCore {
             splice_pipes: RefCell::default(),
             exception_handler: RefCell::default(),
             counters: LoopCounters::default(),
-            times,
+            times: LoopTimes::new(driver.now()),
             parker: Parker::new(&settings, has_virtual_clock),
             fired_until: Cell::new(Instant::from_origin(Duration::ZERO)),
             slow: (settings.debug && !has_virtual_clock || settings.watches_entries).then_some(settings.slow_callback),
@@ -191,6 +187,7 @@ impl LoopCore {
             completed: Cell::default(),
             events: Cell::default(),
             this: this.clone(),
+            driver: RefCell::new(driver),
         })
     }
 
@@ -362,11 +359,6 @@ impl LoopCore {
         self.current_task.replace(task)
     }
 
-    /// For an orphaned operation: a reference that keeps the current task from being joined until it is dropped.
-    pub(crate) fn current_owner(&self) -> Option<Owner> {
-        self.current_task.get().map(Owner::new)
-    }
-
     #[inline]
     pub(crate) fn refill_budget(&self) {
         self.budget.set(BUDGET);
@@ -420,10 +412,7 @@ impl LoopCore {
         }
         // SAFETY: the caller's promise.
         let res = unsafe { self.attempt_unbudgeted(op) }?;
-        // Outside of tasks the budget may be zero.
-        if self.budget.get() > 0 {
-            self.budget.set(self.budget.get() - 1);
-        }
+        self.charge_budget();
         Some(res)
     }
 
@@ -437,45 +426,35 @@ impl LoopCore {
         Some(res)
     }
 
-    /// Receives a batch of datagrams synchronously: see [`Driver::recv_batch`]. Takes one from the current poll's budget;
-    /// 0 if that is used up.
+    /// Receives or sends a batch of datagrams synchronously: see [`Driver::recv_batch`] and [`Driver::send_batch`]. Takes
+    /// one from the current poll's budget; 0 if that is used up.
     ///
     /// # Safety
     ///
-    /// As for [`Driver::recv_batch`].
-    pub(crate) unsafe fn recv_batch(&self, fd: Fd, entries: &mut [MessageEntry]) -> usize {
-        self.batch("recv_batch", fd, || {
-            // SAFETY: the caller's promise.
-            unsafe { self.driver().recv_batch(fd, entries) }
-        })
-    }
-
-    /// Sends a batch of datagrams synchronously: see [`Driver::send_batch`]. Takes one from the current poll's budget; 0
-    /// if that is used up.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Driver::send_batch`].
-    pub(crate) unsafe fn send_batch(&self, fd: Fd, entries: &mut [MessageEntry]) -> usize {
-        self.batch("send_batch", fd, || {
-            // SAFETY: the caller's promise.
-            unsafe { self.driver().send_batch(fd, entries) }
-        })
-    }
-
-    fn batch(&self, name: &'static str, fd: Fd, call: impl FnOnce() -> usize) -> usize {
+    /// As for the driver's method.
+    pub(crate) unsafe fn batch(&self, fd: Fd, direction: Direction, entries: &mut [MessageEntry]) -> usize {
         if self.is_spent() {
             return 0;
         }
-        let count = call();
+        let (name, count) = match direction {
+            // SAFETY: the caller's promise.
+            Direction::Read => ("recv_batch", unsafe { self.driver().recv_batch(fd, entries) }),
+            // SAFETY: the caller's promise.
+            Direction::Write => ("send_batch", unsafe { self.driver().send_batch(fd, entries) }),
+        };
         if count > 0 {
-            // Outside of tasks the budget may be zero.
-            if self.budget.get() > 0 {
-                self.budget.set(self.budget.get() - 1);
-            }
+            self.charge_budget();
             crate::diagnostics::trace::batch_done(name, fd, count);
         }
         count
+    }
+
+    /// Takes one from the budget. Outside of tasks the budget may be zero.
+    #[inline]
+    fn charge_budget(&self) {
+        if self.budget.get() > 0 {
+            self.budget.set(self.budget.get() - 1);
+        }
     }
 
     /// Whether an attempt at a send may succeed.

@@ -49,7 +49,7 @@ use crate::inflight::queue::{IoQueue, Leftover};
 use crate::io::ManagedBuf;
 use crate::on_drop::OnDrop;
 use crate::sys::{IoVec, errno};
-use crate::task::RawTask;
+use crate::task::{Owner, RawTask};
 
 impl LoopCore {
     /// Starts an operation: moves the payload to its final address, calls `plan` to build the op from pointers to it,
@@ -200,9 +200,9 @@ impl LoopCore {
     /// Makes joining the current task wait for the operation, unless another task's join does already.
     fn set_owner(&self, slot: &OpSlot) {
         if !slot.has_flag(HAS_OWNER)
-            && let Some(owner) = self.current_owner()
+            && let Some(task) = self.current_task()
         {
-            slot.with_rare(|rare| rare.owner = Some(owner));
+            slot.with_rare(|rare| rare.owner = Some(Owner::new(task)));
             slot.set_flag(HAS_OWNER);
         }
     }

@@ -366,12 +366,7 @@ impl IoQueue {
 
     /// Whether the queue has an operation in flight or a leftover.
     pub(crate) fn is_busy(&self) -> bool {
-        self.has_operation() || self.has_leftover()
-    }
-
-    /// Whether an operation of a caller, or of a dropped one, is in flight.
-    pub(crate) fn has_operation(&self) -> bool {
-        self.op.get().is_some()
+        self.op.get().is_some() || self.has_leftover()
     }
 }
 

@@ -17,6 +17,7 @@ use std::ops::Deref;
 
 use super::datagram::{Ancillary, receive_next};
 use super::udp::UdpSocket;
+use crate::driver::Direction;
 use crate::error::from_code;
 use crate::sys::{IoVec, MsgBatchBuf, MsgMeta, Name};
 
@@ -261,7 +262,7 @@ impl UdpSocket {
         });
         let entries = headers.prepare_receive(buffers, self.is_gro());
         // SAFETY: the batch, which is borrowed mutably, owns the buffers and the headers.
-        let count = unsafe { descriptor.core.recv_batch(descriptor.fd, entries) };
+        let count = unsafe { descriptor.core.batch(descriptor.fd, Direction::Read, entries) };
         for index in 0..count {
             match batch.headers.result(index) {
                 Ok(received) => {

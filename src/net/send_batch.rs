@@ -16,6 +16,7 @@ use std::ops::Range;
 use super::addr::ToSocketAddrs;
 use super::datagram::send_segments;
 use super::udp::UdpSocket;
+use crate::driver::Direction;
 use crate::error::from_code;
 use crate::io::{BufResult, IoBuf};
 use crate::sys::{IoVec, MsgBatchBuf, Name, Outgoing, context, errno};
@@ -289,7 +290,7 @@ impl UdpSocket {
         let entries = headers.prepare_send(outgoing, sending.len());
         let descriptor = &self.socket().descriptor;
         // SAFETY: the batch, which is borrowed mutably, owns the bytes and the headers.
-        let count = unsafe { descriptor.core.send_batch(descriptor.fd, entries) };
+        let count = unsafe { descriptor.core.batch(descriptor.fd, Direction::Write, entries) };
         // A failed entry is the last.
         let failed = count.checked_sub(1).and_then(|last| batch.headers.result(last).err());
         let sent = count - usize::from(failed.is_some());

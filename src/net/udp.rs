@@ -392,7 +392,7 @@ impl UdpSocket {
     pub fn set_gro(&self, on: bool) -> io::Result<()> {
         let descriptor = &self.socket.descriptor;
         descriptor.read.absorb_if_free(&descriptor.core);
-        if on && descriptor.read.has_operation() {
+        if on && descriptor.read.op.get().is_some() {
             return Err(io::Error::new(
                 io::ErrorKind::WouldBlock,
                 "a receive is in flight, which would not separate coalesced datagrams: call set_gro before the first receive",

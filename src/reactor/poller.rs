@@ -322,7 +322,13 @@ impl Reactor {
             // SAFETY: the caller's promise: the operation owns the memory that `op` points to.
             let result = unsafe { attempt(op, false, side, &self.pool, &mut self.counters) };
             if let Some(result) = result {
-                return self.attempted(id, op, result);
+                if let Op::Readiness { .. } = op {
+                    self.finish(id, result.res());
+                    return Start::Pending;
+                }
+                self.note_opened(op, result);
+                self.counters.completions += 1;
+                return Start::Done(result);
             }
         }
         match self.park(id, op, (fd, direction)) {
@@ -356,14 +362,9 @@ impl Reactor {
         Some(result.res())
     }
 
-    /// Receives or sends a batch of messages with `call`, unless the descriptor is known not to be ready.
-    fn batch(
-        &mut self,
-        fd: Fd,
-        direction: Direction,
-        entries: &mut [MessageEntry],
-        call: impl FnOnce(&mut [MessageEntry]) -> usize,
-    ) -> usize {
+    /// Receives or sends a batch of messages, unless the descriptor is known not to be ready.
+    /// Safety: as for [`Driver::recv_batch`] and [`Driver::send_batch`].
+    unsafe fn batch(&mut self, fd: Fd, direction: Direction, entries: &mut [MessageEntry]) -> usize {
         if fd < 0 {
             return 0;
         }
@@ -372,22 +373,12 @@ impl Reactor {
         if !side.may_be_ready || !side.waiting.is_empty() {
             return 0;
         }
-        let count = call(entries);
+        // SAFETY: the caller's promise.
+        let count = unsafe { driver::perform_batch(fd, direction, entries, &mut self.counters) };
         if count == 0 {
             side.note(None, Medium::Unix, 0);
         }
-        self.counters.count_batch(count)
-    }
-
-    /// An operation has ended when it was started.
-    fn attempted(&mut self, id: OpId, op: &Op, result: OpResult) -> Start {
-        if let Op::Readiness { .. } = op {
-            self.finish(id, result.res());
-            return Start::Pending;
-        }
-        self.note_opened(op, result);
-        self.counters.completions += 1;
-        Start::Done(result)
+        count
     }
 
     /// Notes the descriptor that an accept has opened.
@@ -472,14 +463,12 @@ unsafe impl Driver for Reactor {
 
     unsafe fn recv_batch(&mut self, fd: Fd, entries: &mut [MessageEntry]) -> usize {
         // SAFETY: the caller's promise.
-        let call = |entries: &mut [MessageEntry]| unsafe { sys::recv_batch(fd, entries) };
-        self.batch(fd, Direction::Read, entries, call)
+        unsafe { self.batch(fd, Direction::Read, entries) }
     }
 
     unsafe fn send_batch(&mut self, fd: Fd, entries: &mut [MessageEntry]) -> usize {
         // SAFETY: the caller's promise.
-        let call = |entries: &mut [MessageEntry]| unsafe { sys::send_batch(fd, entries) };
-        self.batch(fd, Direction::Write, entries, call)
+        unsafe { self.batch(fd, Direction::Write, entries) }
     }
 
     fn cancel(&mut self, id: OpId, op: &Op) {
@@ -505,10 +494,7 @@ unsafe impl Driver for Reactor {
         let before = completed.len();
         // Completions that are already here are handled before blocking.
         self.pipes.complete(&mut self.done);
-        let wait = match self.done.is_empty() || wait == Wait::Poll {
-            true => wait,
-            false => Wait::No,
-        };
+        let wait = wait.unless_done(&self.done);
         completed.append(&mut self.done);
         if wait == Wait::No && !self.throttle.is_due() {
             self.counters.completions += (completed.len() - before) as u64;

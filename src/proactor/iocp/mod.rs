@@ -42,7 +42,7 @@ use self::fd_table::FdTable;
 use self::overlapped::InFlightTable;
 use self::port::{Dequeued, Port};
 use self::timer::Timer;
-use crate::driver::op::{Medium, Op};
+use crate::driver::op::{Direction, Medium, Op};
 use crate::driver::poll_throttle::PollThrottle;
 use crate::driver::pool::ProvidedPool;
 use crate::driver::{
@@ -152,14 +152,12 @@ unsafe impl Driver for Iocp {
 
     unsafe fn recv_batch(&mut self, fd: Fd, entries: &mut [MessageEntry]) -> usize {
         // SAFETY: the caller's promise.
-        let count = unsafe { sys::recv_batch(fd, entries) };
-        self.counters.count_batch(count)
+        unsafe { driver::perform_batch(fd, Direction::Read, entries, &mut self.counters) }
     }
 
     unsafe fn send_batch(&mut self, fd: Fd, entries: &mut [MessageEntry]) -> usize {
         // SAFETY: the caller's promise.
-        let count = unsafe { sys::send_batch(fd, entries) };
-        self.counters.count_batch(count)
+        unsafe { driver::perform_batch(fd, Direction::Write, entries, &mut self.counters) }
     }
 
     fn provide_buffers(&mut self, pool: &Rc<BufferPool>) -> bool {
@@ -183,10 +181,7 @@ unsafe impl Driver for Iocp {
 
     fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         // Completions that are already here are handled before blocking.
-        let wait = match self.done.is_empty() || wait == Wait::Poll {
-            true => wait,
-            false => Wait::No,
-        };
+        let wait = wait.unless_done(&self.done);
         self.counters.completions += self.done.len() as u64;
         completed.append(&mut self.done);
         if wait == Wait::No && !self.throttle.is_due() {

@@ -30,7 +30,7 @@ use io_uring::{EnterFlags, IoUring, squeue, types};
 
 use self::buffers::BufferRing;
 use self::notify::{EventFd, Notifier};
-use crate::driver::op::{FileOp, Medium, Op};
+use crate::driver::op::{Direction, FileOp, Medium, Op};
 use crate::driver::{
     self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, MessageEntry, Notify, OpId,
     OpResult, OsResult, Reply, Scratch, Settings, Start, Wait,
@@ -118,13 +118,11 @@ impl Uring {
     #[cold]
     fn push_to_full_ring(&mut self, entry: squeue::Entry) {
         self.counters.sq_full += 1;
-        if self.backlog.is_empty() && self.submit_full_ring() {
-            // SAFETY: as above.
-            if unsafe { self.ring.submission().push(&entry) }.is_ok() {
-                return;
-            }
-        }
+        let may_submit = self.backlog.is_empty();
         self.backlog.push_back(entry);
+        if may_submit && self.submit_full_ring() {
+            self.drain_backlog();
+        }
     }
 
     /// Submits a full submission ring early, while it is in the cache. Returns false if the completion ring might not
@@ -255,13 +253,11 @@ impl Uring {
     /// epoll), the kernel defers the signal. Linux 6.18 does so only once per registration and loses every later
     /// signal. So the eventfd is registered again before each wait.
     fn reregister_outer(&mut self) -> io::Result<()> {
-        let Some(outer) = self.notifier.outer.get() else {
+        // Without DEFER_TASKRUN no signal is lost, and kernels before 5.18 would block here for every operation.
+        let may_be_lost = self.watches_foreign && self.features.defer_taskrun;
+        let Some(outer) = self.notifier.outer.get().filter(|_| may_be_lost) else {
             return Ok(());
         };
-        // Without DEFER_TASKRUN no signal is lost, and kernels before 5.18 would block here for every operation.
-        if !self.watches_foreign || !self.features.defer_taskrun {
-            return Ok(());
-        }
         let submitter = self.ring.submitter();
         // It fails if an earlier call unregistered the eventfd and then failed to register it.
         let _ = submitter.unregister_eventfd();
@@ -270,12 +266,10 @@ impl Uring {
 
     /// Keeps a read of the eventfd in flight, so that a notification ends a blocking `enter`.
     fn arm_eventfd(&mut self) {
-        if self.eventfd_armed {
-            return;
+        if !std::mem::replace(&mut self.eventfd_armed, true) {
+            let entry = self.notifier.eventfd.read_into(&mut self.eventfd_count);
+            self.push(entry.user_data(NOTIFY_READ.to_u64()));
         }
-        self.eventfd_armed = true;
-        let entry = self.notifier.eventfd.read_into(&mut self.eventfd_count);
-        self.push(entry.user_data(NOTIFY_READ.to_u64()));
     }
 }
 
@@ -356,14 +350,12 @@ unsafe impl Driver for Uring {
     /// than the submissions would.
     unsafe fn recv_batch(&mut self, fd: Fd, entries: &mut [MessageEntry]) -> usize {
         // SAFETY: the caller's promise.
-        let count = unsafe { sys::recv_batch(fd, entries) };
-        self.counters.count_batch(count)
+        unsafe { driver::perform_batch(fd, Direction::Read, entries, &mut self.counters) }
     }
 
     unsafe fn send_batch(&mut self, fd: Fd, entries: &mut [MessageEntry]) -> usize {
         // SAFETY: the caller's promise.
-        let count = unsafe { sys::send_batch(fd, entries) };
-        self.counters.count_batch(count)
+        unsafe { driver::perform_batch(fd, Direction::Write, entries, &mut self.counters) }
     }
 
     fn cancel(&mut self, id: OpId, _: &Op) {
