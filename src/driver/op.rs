@@ -132,7 +132,7 @@ impl Op {
     }
 
     /// The medium, for an operation on a byte stream.
-    #[cfg(windows)]
+    #[cfg(any(windows, all(target_os = "linux", feature = "proactor")))]
     pub(crate) fn medium(&self) -> Option<Medium> {
         match *self {
             Op::Recv { medium, .. }

@@ -59,11 +59,8 @@ impl Afd {
         };
         let attributes = OBJECT_ATTRIBUTES {
             Length: size_of::<OBJECT_ATTRIBUTES>() as u32,
-            RootDirectory: std::ptr::null_mut(),
             ObjectName: &raw const name,
-            Attributes: 0,
-            SecurityDescriptor: std::ptr::null(),
-            SecurityQualityOfService: std::ptr::null(),
+            ..OBJECT_ATTRIBUTES::default()
         };
         let mut device: HANDLE = std::ptr::null_mut();
         let mut status = IO_STATUS_BLOCK::default();

@@ -79,7 +79,7 @@ impl Iocp {
             }
             // SAFETY: the caller's promise; the OVERLAPPED is reset.
             let again = unsafe {
-                (*scratch).overlapped = std::mem::zeroed();
+                (*scratch).overlapped = OVERLAPPED::default();
                 self.call(scratch)
             };
             match again {
@@ -141,9 +141,7 @@ fn result_of(scratch: &IocpScratch, count: u32) -> OsResult {
 /// Whether a Winsock call started the operation.
 fn is_winsock_call(op: &Op) -> bool {
     match *op {
-        Op::Recv { medium, .. } | Op::RecvManaged { medium, .. } | Op::RecvVectored { medium, .. } => {
-            medium != Medium::Pipe
-        }
+        Op::Recv { .. } | Op::RecvManaged { .. } | Op::RecvVectored { .. } => op.medium() != Some(Medium::Pipe),
         Op::Accept { .. } | Op::Connect { .. } => true,
         _ => false,
     }

@@ -72,23 +72,18 @@ impl FdTable {
             return;
         }
         let state = self.get(fd);
-        if let HandleState::Associated { skips } = *state {
-            let none = FILE_COMPLETION_INFORMATION {
-                Port: std::ptr::null_mut(),
-                Key: std::ptr::null_mut(),
-            };
+        if let HandleState::Associated { skips } = std::mem::replace(state, HandleState::Unknown) {
+            // No port.
+            let none = FILE_COMPLETION_INFORMATION::default();
             let mut status = IO_STATUS_BLOCK::default();
             let len = size_of::<FILE_COMPLETION_INFORMATION>() as u32;
             let handle = sys::handle(fd);
             let class = FileReplaceCompletionInformation;
             // SAFETY: the system reads and writes the two locals, and keeps no pointer to them.
             let result = unsafe { NtSetInformationFile(handle, &mut status, (&raw const none).cast(), len, class) };
-            *state = match result >= 0 {
-                true => HandleState::Unknown,
-                false => HandleState::Released { skips },
-            };
-        } else {
-            *state = HandleState::Unknown;
+            if result < 0 {
+                *state = HandleState::Released { skips };
+            }
         }
     }
 
@@ -141,8 +136,7 @@ fn is_refusal(error: &io::Error) -> bool {
 
 /// Whether a socket is a kernel handle. With layered service providers, skip-on-success is not reliable.
 fn has_no_layers(fd: Fd) -> bool {
-    // SAFETY: zeroes are valid: all fields are numbers and characters.
-    let mut info: WSAPROTOCOL_INFOW = unsafe { std::mem::zeroed() };
+    let mut info = WSAPROTOCOL_INFOW::default();
     let mut len = size_of::<WSAPROTOCOL_INFOW>() as i32;
     let out = (&raw mut info).cast();
     // SAFETY: Winsock fills the local, whose length it is given.

@@ -40,7 +40,7 @@ impl IocpScratch {
         // SAFETY: it fits, as asserted above, and the caller owns the scratch.
         unsafe {
             scratch.write(IocpScratch {
-                overlapped: std::mem::zeroed(),
+                overlapped: OVERLAPPED::default(),
                 id,
                 op,
                 extra: [0; EXTRA_WORDS],

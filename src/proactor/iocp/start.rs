@@ -86,20 +86,15 @@ impl Iocp {
         };
         // SAFETY: the caller's promise: the scratch is the operation's, and the kernel does not use it.
         let scratch = unsafe { IocpScratch::prepare(scratch, id, op) };
-        // SAFETY: as above; this only takes an address.
-        let overlapped = unsafe { &raw mut (*scratch).overlapped };
-        // Before the call, which attaches its socket or buffer to the entry.
-        self.in_flight.insert(id, overlapped, handle(fd));
+        // The OVERLAPPED is the first field. Before the call, which attaches its socket or buffer to the entry.
+        self.in_flight.insert(id, scratch.cast(), handle(fd));
         // SAFETY: the caller's promise, and the scratch was just laid out.
         match unsafe { self.call(scratch) } {
             Err(PENDING) => Start::Pending,
             // A call that succeeded without skipping the port completes when its packet is dequeued.
             Ok(_) if !skips => Start::Pending,
             // SAFETY: the call has ended, and queues no packet.
-            res => match unsafe { self.finish(scratch, res) } {
-                Some(op_result) => Start::Done(op_result),
-                None => Start::Pending,
-            },
+            res => unsafe { self.finish(scratch, res) }.map_or(Start::Pending, Start::Done),
         }
     }
 
@@ -150,10 +145,10 @@ impl Iocp {
             | Op::SendMessage { .. }
             | Op::RecvMessage { .. }
             | Op::RecvMessageManaged { .. }
-            | Op::Readiness { .. } => match (op.fd(), waits_for_readiness(op)) {
+            | Op::Readiness { .. } => match waits_for_readiness(op) {
                 // SAFETY: see above.
-                (Some(fd), Some(direction)) => unsafe { self.wait_for(scratch, fd, direction) },
-                _ => Err(errno::INVALID),
+                Some((fd, direction)) => unsafe { self.wait_for(scratch, fd, direction) },
+                None => Err(errno::INVALID),
             },
             // `begin` leaves these to a pool thread.
             Op::LookUp { .. } | Op::File(_) => Err(errno::NOT_SUPPORTED),
@@ -240,15 +235,16 @@ impl Iocp {
     }
 }
 
-/// The direction that an operation waits for if it is attempted first, and again whenever the socket is ready.
-fn waits_for_readiness(op: &Op) -> Option<Direction> {
+/// What an operation waits for if it is attempted first, and again whenever the socket is ready.
+fn waits_for_readiness(op: &Op) -> Option<(Fd, Direction)> {
     match *op {
-        Op::Readiness { direction, .. } => Some(direction),
-        Op::RecvMessage { .. } | Op::RecvMessageManaged { .. } => Some(Direction::Read),
-        Op::SendMessage { .. } => Some(Direction::Write),
-        Op::Send { medium, .. } | Op::SendVectored { medium, .. } => {
-            (medium != Medium::Pipe).then_some(Direction::Write)
-        }
+        Op::Send { medium, .. } | Op::SendVectored { medium, .. } if medium == Medium::Pipe => None,
+        Op::Send { .. }
+        | Op::SendVectored { .. }
+        | Op::SendMessage { .. }
+        | Op::RecvMessage { .. }
+        | Op::RecvMessageManaged { .. }
+        | Op::Readiness { .. } => op.waits_for(),
         Op::Accept { .. }
         | Op::Connect { .. }
         | Op::Recv { .. }

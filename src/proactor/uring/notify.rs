@@ -4,8 +4,9 @@
 //! The trap: when a write to an eventfd causes the completion, the kernel defers that signal (by 10 ms and more on
 //! Linux 6.18) or drops it. So a notification also writes to the outer loop's eventfd itself.
 
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::OnceLock;
 
 use io_uring::{opcode, squeue, types};
@@ -43,7 +44,7 @@ impl Notify for Notifier {
     }
 }
 
-pub(super) struct EventFd(OwnedFd);
+pub(super) struct EventFd(File);
 
 impl EventFd {
     /// Creates an eventfd, close-on-exec, with these further flags.
@@ -55,7 +56,7 @@ impl EventFd {
             return Err(context("cannot get a descriptor for the loop's eventfd", error));
         }
         // SAFETY: the descriptor is new, and nothing else owns it.
-        Ok(EventFd(unsafe { OwnedFd::from_raw_fd(fd) }))
+        Ok(EventFd(unsafe { File::from_raw_fd(fd) }))
     }
 
     pub(super) fn number(&self) -> Fd {
@@ -64,9 +65,8 @@ impl EventFd {
 
     /// Resets the counter.
     pub(super) fn clear(&self) {
-        let mut count = 0u64;
-        // SAFETY: the kernel writes eight bytes into the local. The only error is EAGAIN: the counter is zero already.
-        unsafe { libc::read(self.number(), (&raw mut count).cast(), 8) };
+        // The only error is EAGAIN: the counter is zero already.
+        let _ = (&self.0).read(&mut [0; 8]);
     }
 
     /// A read that completes when the eventfd is written to, and resets it.
@@ -75,8 +75,7 @@ impl EventFd {
     }
 
     pub(super) fn signal(&self) {
-        let one = 1u64.to_ne_bytes();
-        // SAFETY: the kernel reads eight bytes of a local array. The only error is a full counter, which also wakes.
-        unsafe { libc::write(self.number(), one.as_ptr().cast(), one.len()) };
+        // The only error is a full counter, which also wakes.
+        let _ = (&self.0).write(&1u64.to_ne_bytes());
     }
 }

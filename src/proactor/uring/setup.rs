@@ -20,10 +20,8 @@ pub(super) struct Features {
     pub(super) absolute_timeout: bool,
     /// 6.15: a thread blocked in the ring is not accounted as waiting for a disk (iowait).
     pub(super) no_iowait: bool,
-    /// 5.19: provided-buffer rings.
+    /// 5.19: provided-buffer rings, and receives that poll the socket before their first attempt.
     pub(super) buffer_ring: bool,
-    /// 5.19: a receive can poll the socket before its first attempt.
-    pub(super) poll_first: bool,
     /// 5.11 to 5.15: rename, unlink, link, symlink, mkdir.
     pub(super) paths: bool,
     /// 6.9: ftruncate.
@@ -39,7 +37,7 @@ impl Features {
             (self.absolute_timeout, "ABS_TIMER"),
             (self.no_iowait, "NO_IOWAIT"),
             (self.buffer_ring, "buffer ring"),
-            (self.poll_first, "poll first"),
+            (self.buffer_ring, "poll first"),
             (self.paths, "paths"),
             (self.truncate, "truncate"),
         ];
@@ -101,7 +99,6 @@ pub(super) fn open(settings: &Settings) -> io::Result<(IoUring, Features)> {
         // Likewise: the SOCKET opcode came with the same version as these two. Whether a buffer ring can really be
         // registered shows at the first managed read.
         buffer_ring: probe.is_supported(opcode::Socket::CODE),
-        poll_first: probe.is_supported(opcode::Socket::CODE),
         paths: paths.into_iter().all(|code| probe.is_supported(code)),
         truncate: probe.is_supported(opcode::Ftruncate::CODE),
     };

@@ -25,7 +25,7 @@ const POLL_FIRST: u16 = 1;
 pub(super) fn socket_entry(op: &Op, id: OpId, features: &Features) -> Option<squeue::Entry> {
     let recv = |medium, drained, flags| {
         // Only TCP sockets report on every kernel whether they have more data.
-        let poll_first = drained && medium == Medium::Tcp && features.poll_first;
+        let poll_first = drained && medium == Medium::Tcp && features.buffer_ring;
         head(opcode::Recv::CODE, flags, if poll_first { POLL_FIRST } else { 0 })
     };
     let (head, fd, addr, len_and_flags) = match *op {
@@ -83,6 +83,7 @@ pub(super) unsafe fn entry(op: &Op, id: OpId, scratch: *mut Scratch, features: &
     // An operation without a descriptor names a path.
     let fd = types::Fd(op.fd().unwrap_or(libc::AT_FDCWD));
     let none: *mut u8 = std::ptr::null_mut();
+    let is_pipe = op.medium() == Some(Medium::Pipe);
     let entry = match *op {
         Op::Accept { .. } => {
             let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -101,30 +102,18 @@ pub(super) unsafe fn entry(op: &Op, id: OpId, scratch: *mut Scratch, features: &
             .build()
             .flags(squeue::Flags::BUFFER_SELECT),
         Op::Send { ptr, len, .. } => opcode::Write::new(fd, ptr, len as u32).offset(CURRENT).build(),
-        Op::RecvVectored {
-            medium, slices, count, ..
-        } => match medium {
-            Medium::Tcp | Medium::Unix => {
-                // SAFETY: the scratch is ours to write.
-                let message = unsafe { message(scratch, slices, count) };
-                opcode::RecvMsg::new(fd, message).build()
-            }
-            Medium::Pipe => opcode::Readv::new(fd, slices.cast(), count as u32)
-                .offset(CURRENT)
-                .build(),
-        },
-        Op::SendVectored {
-            medium, slices, count, ..
-        } => match medium {
-            Medium::Tcp | Medium::Unix => {
-                // SAFETY: the scratch is ours to write.
-                let message = unsafe { message(scratch, slices, count) };
-                opcode::SendMsg::new(fd, message).flags(NO_SIGNAL as u32).build()
-            }
-            Medium::Pipe => opcode::Writev::new(fd, slices.cast(), count as u32)
-                .offset(CURRENT)
-                .build(),
-        },
+        Op::RecvVectored { slices, count, .. } if is_pipe => readv(fd, slices, count, CURRENT),
+        Op::SendVectored { slices, count, .. } if is_pipe => writev(fd, slices, count, CURRENT),
+        Op::RecvVectored { slices, count, .. } => {
+            // SAFETY: the scratch is ours to write.
+            let message = unsafe { message(scratch, slices, count) };
+            opcode::RecvMsg::new(fd, message).build()
+        }
+        Op::SendVectored { slices, count, .. } => {
+            // SAFETY: the scratch is ours to write.
+            let message = unsafe { message(scratch, slices, count) };
+            opcode::SendMsg::new(fd, message).flags(NO_SIGNAL as u32).build()
+        }
         Op::RecvMessage { message, .. } => opcode::RecvMsg::new(fd, message.cast())
             .flags(sys::RECEIVE_FLAGS as u32)
             .build(),
@@ -161,15 +150,11 @@ fn file_entry(op: FileOp, fd: types::Fd, features: &Features) -> Option<squeue::
         FileOp::ReadAt { ptr, len, offset, .. } => opcode::Read::new(fd, ptr, len as u32).offset(offset).build(),
         FileOp::ReadVectoredAt {
             slices, count, offset, ..
-        } => opcode::Readv::new(fd, slices.cast(), count as u32)
-            .offset(offset)
-            .build(),
+        } => readv(fd, slices, count, offset),
         FileOp::WriteAt { ptr, len, offset, .. } => opcode::Write::new(fd, ptr, len as u32).offset(offset).build(),
         FileOp::WriteVectoredAt {
             slices, count, offset, ..
-        } => opcode::Writev::new(fd, slices.cast(), count as u32)
-            .offset(offset)
-            .build(),
+        } => writev(fd, slices, count, offset),
         FileOp::Sync { data_only, .. } => {
             let flags = if data_only {
                 types::FsyncFlags::DATASYNC
@@ -214,6 +199,16 @@ fn file_entry(op: FileOp, fd: types::Fd, features: &Features) -> Option<squeue::
         | FileOp::RemoveAll { .. } => return None,
     };
     Some(entry)
+}
+
+fn readv(fd: types::Fd, slices: *const IoVec, count: usize, offset: u64) -> squeue::Entry {
+    let readv = opcode::Readv::new(fd, slices.cast(), count as u32);
+    readv.offset(offset).build()
+}
+
+fn writev(fd: types::Fd, slices: *const IoVec, count: usize, offset: u64) -> squeue::Entry {
+    let writev = opcode::Writev::new(fd, slices.cast(), count as u32);
+    writev.offset(offset).build()
 }
 
 /// Writes a message header for these slices into the scratch.

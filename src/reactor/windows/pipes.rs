@@ -107,10 +107,8 @@ impl Pipes {
         };
         // SAFETY: the caller's promise: the operation owns its scratch, which is large enough, and the memory that `op`
         // points to until it completes. A pool buffer is kept until the call has ended.
-        match unsafe { self.start_call(id, call, buffer, event, scratch.cast()) } {
-            Some(op_result) => Start::Done(op_result),
-            None => Start::Pending,
-        }
+        let ended = unsafe { self.start_call(id, call, buffer, event, scratch.cast()) };
+        ended.map_or(Start::Pending, Start::Done)
     }
 
     /// Makes the call, and waits for its event unless it ends at once. `None` if the call is in flight.
