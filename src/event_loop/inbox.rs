@@ -71,7 +71,7 @@ impl<T> Inbox<T> {
         if self.is_forked() {
             return Err(item);
         }
-        match &mut *self.lock() {
+        match &mut *lock(&self.pending) {
             Some(pending) => pending.push(item),
             None => return Err(item),
         }
@@ -80,7 +80,7 @@ impl<T> Inbox<T> {
             on_send();
         }
         if self.state.0.swap(NOTIFIED, SeqCst) == ASLEEP
-            && let Some(notifier) = &*self.notifier()
+            && let Some(notifier) = &*lock(&self.notifier)
         {
             notifier.notify();
         }
@@ -89,7 +89,7 @@ impl<T> Inbox<T> {
 
     /// Whether the loop has closed or belongs to the parent process.
     pub(crate) fn is_closed(&self) -> bool {
-        self.is_forked() || self.lock().is_none()
+        self.is_forked() || lock(&self.pending).is_none()
     }
 
     /// Called before the loop sleeps. False if an item was sent since the last `collect`: then it must not sleep.
@@ -115,28 +115,24 @@ impl<T> Inbox<T> {
     pub(crate) fn collect(&self, items: &mut Vec<T>) {
         debug_assert!(items.is_empty());
         self.state.0.swap(AWAKE, SeqCst);
-        if let Some(pending) = &mut *self.lock() {
+        if let Some(pending) = &mut *lock(&self.pending) {
             std::mem::swap(pending, items);
         }
     }
 
     /// Closes the inbox: later sends fail, and the driver's notifier is dropped. Returns the items not yet collected.
     pub(crate) fn close(&self) -> Vec<T> {
-        let items = self.lock().take();
-        let notifier = self.notifier().take();
+        let items = lock(&self.pending).take();
+        let notifier = lock(&self.notifier).take();
         drop(notifier);
         items.unwrap_or_default()
     }
+}
 
-    fn notifier(&self) -> MutexGuard<'_, Option<Arc<dyn Notify>>> {
-        // Neither taking nor calling it leaves it half-changed, even if the call panics.
-        self.notifier.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Vec<T>>> {
-        // Nothing that can panic runs under this lock, so the queue of a poisoned one is intact.
-        self.pending.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
+/// Locks the queue or the notifier. Nothing that can panic runs under the queue's lock; and neither taking nor calling
+/// the notifier leaves it half-changed, even if the call panics. So what a poisoned mutex holds is intact.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 #[cfg(all(test, not(loom)))]

@@ -203,8 +203,7 @@ impl EventLoop {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn set_exception_handler(&self, handler: impl Fn(&Exception) + 'static) {
-        let old = self.core.exception_handler.replace(Some(Rc::new(handler)));
-        drop(old);
+        drop(self.core.exception_handler.replace(Some(Rc::new(handler))));
     }
 
     /// The driver that the loop uses, the kernel features it found, and the reason for the choice.

@@ -153,10 +153,8 @@ impl ByteStream {
 
     /// For copies inside the kernel: `Some` for TCP sockets of the kernel.
     pub(crate) fn kernel_stream(&self) -> Option<KernelStream> {
-        match self.medium {
-            Medium::Tcp if self.owned.kernel_fd().is_some() => Some(KernelStream::new(self.owned.descriptor.clone())),
-            _ => None,
-        }
+        let is_kernel_tcp = self.medium == Medium::Tcp && self.owned.kernel_fd().is_some();
+        is_kernel_tcp.then(|| KernelStream::new(self.owned.descriptor.clone()))
     }
 
     pub(crate) async fn shutdown(&self, how: Shutdown) -> io::Result<()> {
@@ -167,9 +165,7 @@ impl ByteStream {
         let _guard = queue.begin(self.owned.core()).await;
         self.owned.shutdown(how)
     }
-}
 
-impl ByteStream {
     /// Closes the descriptor after the write in flight. Later calls on the stream fail.
     pub(crate) async fn close(&mut self) -> io::Result<()> {
         drop(self.owned.descriptor.write.begin(self.owned.core()).await);

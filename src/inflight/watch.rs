@@ -5,6 +5,7 @@
 //! callback runs, so the callback may close the descriptor or remove the watcher.
 
 use std::cell::{Cell, RefCell};
+use std::collections::hash_map::Entry;
 use std::io;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::rc::Rc;
@@ -14,7 +15,7 @@ use crate::driver::op::{Direction, Op};
 use crate::error::from_code;
 use crate::event_loop::EventLoop;
 use crate::event_loop::core::LoopCore;
-use crate::event_loop::exception::{Exception, report};
+use crate::event_loop::exception::{Exception, guard, report};
 use crate::inflight::queue::IoQueue;
 use crate::inflight::{OnOrphan, OpFuture};
 use crate::sys::{AsSource, Fd, context, source};
@@ -41,10 +42,9 @@ impl Slot {
         if let Err(payload) = catch_unwind(AssertUnwindSafe(&mut callback)) {
             report(Exception::callback_panic(self.location, payload));
         }
+        self.callback.replace(Some(callback));
         if self.removed.get() {
-            crate::event_loop::exception::guard("a callback's destructor", || drop(callback));
-        } else {
-            self.callback.replace(Some(callback));
+            self.empty();
         }
     }
 
@@ -52,7 +52,7 @@ impl Slot {
     fn empty(&self) {
         self.removed.set(true);
         let callback = self.callback.take();
-        crate::event_loop::exception::guard("a callback's destructor", || drop(callback));
+        guard("a callback's destructor", || drop(callback));
     }
 }
 
@@ -95,8 +95,7 @@ impl LoopCore {
     }
 
     pub(crate) fn remove_watcher(&self, fd: Fd, direction: Direction) -> bool {
-        let watcher = self.watchers.borrow_mut().remove(&(fd, direction));
-        let Some(watcher) = watcher else {
+        let Some(watcher) = self.watchers.borrow_mut().remove(&(fd, direction)) else {
             return false;
         };
         self.end_watcher(watcher);
@@ -138,11 +137,9 @@ async fn watch(core: Rc<LoopCore>, fd: Fd, direction: Direction, slot: Rc<Slot>)
             Err(_) if slot.removed.get() => return,
             Err(error) => {
                 // A new watcher may have replaced this one.
-                let is_mine = |watcher: &Watcher| Rc::ptr_eq(&watcher.slot, &slot);
-                let is_mine = core.watchers.borrow().get(&(fd, direction)).is_some_and(is_mine);
-                let gone = match is_mine {
-                    true => core.watchers.borrow_mut().remove(&(fd, direction)),
-                    false => None,
+                let gone = match core.watchers.borrow_mut().entry((fd, direction)) {
+                    Entry::Occupied(entry) if Rc::ptr_eq(&entry.get().slot, &slot) => Some(entry.remove()),
+                    _ => None,
                 };
                 drop(gone);
                 // Last, because the handler may remove or replace this watcher, which must not end this task.
