@@ -152,7 +152,7 @@ fn flood(socket: &mut RawSocket, bytes: usize) -> bool {
 #[test]
 fn websocket_memory_is_bounded_under_a_ping_flood() {
     for driver in drivers() {
-        let (mut server, addr) = websocket_server_with(driver, &["--write-timeout", "60"]);
+        let (mut server, addr) = websocket_server_with(driver, &["--write-timeout", "3600"]);
         let mut socket = RawSocket::open(&addr);
         assert!(
             !flood(&mut socket, 64 << 20),
