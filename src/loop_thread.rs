@@ -12,6 +12,7 @@ use crate::error::LoopClosed;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::guard;
 use crate::event_loop::handle::{LoopHandle, RemoteHandle};
+use crate::worker_thread;
 
 /// A thread that runs an event loop, for programs whose own threads are not loops. Dropping it stops the loop, which
 /// cancels its tasks, and joins the thread.
@@ -55,7 +56,7 @@ impl LoopThread {
     /// ```
     pub fn start_with(configure: impl FnOnce() -> Builder + Send + 'static) -> io::Result<LoopThread> {
         let (started, wait) = mpsc::sync_channel(1);
-        let thread = thread::Builder::new().name("windlass".to_owned()).spawn(move || {
+        let thread = worker_thread::spawn("windlass".to_owned(), move || {
             let event_loop = match configure().build() {
                 Ok(event_loop) => event_loop,
                 Err(error) => return drop(started.send(Err(error))),

@@ -15,6 +15,7 @@ use crate::event_loop::core::{LoopCore, RemoteEvent};
 use crate::event_loop::exception::{guard, wake_all};
 use crate::event_loop::inbox::Inbox;
 use crate::sys;
+use crate::worker_thread;
 
 /// A thread pool for blocking work, with a bounded queue.
 ///
@@ -396,9 +397,7 @@ impl Shared {
     fn start_thread(self: &Arc<Self>, state: &mut State) -> io::Result<()> {
         let shared = self.clone();
         let name = format!("{}-{}", self.name, state.counters.started);
-        std::thread::Builder::new()
-            .name(name)
-            .spawn(move || shared.work_until_idle())
+        worker_thread::spawn(name, move || shared.work_until_idle())
             .map_err(|error| crate::sys::context("no thread could be started for blocking work", error))?;
         state.counters.threads += 1;
         state.counters.started += 1;

@@ -1,11 +1,13 @@
 //! The settings of a driver: ring sizes, buffer pool, kernel workers.
 
 use std::io;
+use std::sync::Arc;
 
 use super::NullFiles;
+use crate::sys::CpuSet;
 
 /// The settings that a driver is opened with.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) ring_entries: u32,
     pub(crate) completion_entries: Option<u32>,
@@ -13,6 +15,8 @@ pub(crate) struct Settings {
     pub(crate) managed_count: u16,
     pub(crate) managed_len: usize,
     pub(crate) io_workers: Option<u32>,
+    /// The cpus of the threads that work for the loop; by default those of the thread that starts them.
+    pub(crate) worker_cpus: Option<Arc<CpuSet>>,
     pub(crate) null_files: NullFiles,
 }
 
@@ -25,6 +29,7 @@ impl Default for Settings {
             managed_count: 256,
             managed_len: 8 * 1024,
             io_workers: None,
+            worker_cpus: None,
             null_files: NullFiles::default(),
         }
     }
@@ -44,6 +49,8 @@ impl Settings {
             "managed_buffers needs buffers of 1 byte to 1 GiB"
         } else if self.io_workers == Some(0) {
             "max_io_workers must be at least 1: to the kernel, 0 means no limit"
+        } else if self.worker_cpus.as_ref().is_some_and(|cpus| cpus.is_empty()) {
+            "worker_cpus must contain at least one cpu"
         } else {
             return Ok(());
         };

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::blocking::{PoolSettings, Shutdown};
@@ -47,7 +48,7 @@ pub struct Builder {
 type WrapDriver = dyn FnOnce(Box<dyn Driver>) -> Box<dyn Driver>;
 
 /// The settings of a loop, and of its driver.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) driver: driver::Settings,
     pub(crate) blocking: PoolSettings,
@@ -185,6 +186,26 @@ impl Builder {
     /// runs the loop: later loops on the same thread share it.
     pub fn max_io_workers(mut self, max: u32) -> Builder {
         self.settings.driver.io_workers = Some(max);
+        self
+    }
+
+    /// The cpus of the threads that work for this loop, by the numbers of the OS. For a loop whose own thread is bound
+    /// to a cpu: on Linux and FreeBSD, whatever it starts would be bound to the same cpu and compete with it.
+    ///
+    /// Applies to the threads of [`spawn_blocking`](crate::spawn_blocking), of file operations and name look-ups, and to
+    /// those of a [`Pool`](crate::blocking::Pool) and a [`LoopThread`](crate::LoopThread) that a task starts; to the
+    /// kernel threads of io_uring (Linux 5.14), which later loops on the same thread share; and, on Linux and FreeBSD, to
+    /// child processes. Systems without thread affinity, such as macOS, ignore it. If the OS refuses the cpus, the thread
+    /// works where it is, and the error is reported, in most cases on stderr.
+    ///
+    /// ```
+    /// let cpus = std::thread::available_parallelism()?.get();
+    /// let event_loop = windlass::Builder::new().worker_cpus(0..cpus).build()?;
+    /// # drop(event_loop);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn worker_cpus(mut self, cpus: impl IntoIterator<Item = usize>) -> Builder {
+        self.settings.driver.worker_cpus = Some(Arc::new(cpus.into_iter().collect()));
         self
     }
 

@@ -11,6 +11,7 @@ use super::extras::Extras;
 use crate::driver::FdSpace;
 use crate::event_loop::core::LoopCore;
 use crate::sys::context;
+use crate::worker_thread::inherit_worker_cpus;
 
 /// A program to run with its arguments and environment: std's `Command` with asynchronous waiting.
 ///
@@ -144,7 +145,7 @@ impl Command {
     pub fn spawn(&mut self) -> io::Result<Child> {
         let core = LoopCore::current("Command::spawn");
         check_can_wait(core)
-            .and_then(|()| self.std.spawn())
+            .and_then(|()| inherit_worker_cpus(core, || self.std.spawn()))
             .and_then(|child| Child::adopt(core, child, self.extras, self.kill_on_drop))
             .map_err(|error| self.explain(error))
     }

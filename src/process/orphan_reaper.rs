@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::event_loop::exception::{Exception, report};
 use crate::sys;
 use crate::sys::signals::{WakeReceiver, WakeSender, wake_pair};
+use crate::worker_thread;
 
 /// How often the thread checks children without a pidfd.
 const POLL_EVERY: Duration = Duration::from_millis(50);
@@ -110,8 +111,8 @@ fn start_thread(reaper: &'static OrphanReaper, state: &mut State) -> io::Result<
         // Without descriptors the thread can still poll.
         Err(_) => (None, None),
     };
-    let thread = std::thread::Builder::new().name("windlass-children".to_owned());
-    thread.spawn(move || reap_all(reaper, wake_receiver))?;
+    let name = "windlass-children".to_owned();
+    worker_thread::spawn(name, move || reap_all(reaper, wake_receiver))?;
     state.has_thread = true;
     state.waker = waker;
     Ok(())

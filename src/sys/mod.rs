@@ -13,9 +13,12 @@
 //! - `path_for_kernel`, `OpenFlags::for_kernel`, `kind`: paths, open flags and file types;
 //! - `PoolCall`: a blocking call of a pool thread, cancelled where the OS supports it; `processes`, `signals`;
 //! - `monotonic`, the clock; `entropy`, random numbers; `forks` and `count_forks`, which detect a fork;
+//! - `current_mask`, `main_mask`, `set_thread_mask`, `CHILDREN_INHERIT_MASK`, `topology`: thread affinity;
 //! - `SplicePipe`: moves bytes from socket to socket in the kernel, where the OS supports it;
 //! - conversions from and to std's types.
 
+mod affinity;
+mod cpu_set;
 mod entropy;
 mod error;
 mod file_op;
@@ -32,6 +35,7 @@ mod switches;
 #[cfg(all(feature = "sim", not(all(target_os = "linux", not(miri)))))]
 #[path = "no_switches.rs"]
 mod switches;
+mod topology;
 #[cfg(unix)]
 mod unix;
 #[cfg(windows)]
@@ -40,6 +44,8 @@ mod windows;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+pub(crate) use affinity::process_mask;
+pub(crate) use cpu_set::CpuSet;
 pub(crate) use error::context;
 pub use error::os_code;
 pub use file_op::FileOp;
@@ -59,6 +65,7 @@ pub use socket_options::{Credentials, KeepAlive, SocketKind, SocketOption};
 pub(crate) use socket_options::{bind, get_option, listen, local_name, peer_name, reset, set_option, shutdown};
 #[cfg(feature = "sim")]
 pub(crate) use switches::voluntary_switches;
+pub(crate) use topology::Topology;
 #[cfg(unix)]
 pub(crate) use unix::*;
 #[cfg(unix)]

@@ -12,6 +12,8 @@
 
 #[cfg(target_os = "linux")]
 mod accept_ahead;
+#[cfg(all(target_os = "linux", not(miri)))]
+mod affinity;
 #[cfg(unix)]
 mod async_fd;
 mod blocking;

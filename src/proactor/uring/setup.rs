@@ -7,7 +7,7 @@ use std::io;
 use io_uring::{IoUring, Probe, opcode};
 
 use crate::driver::Settings;
-use crate::sys::context;
+use crate::sys::{self, context};
 
 /// Optional features of this kernel, with the version that introduced each.
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,6 +52,10 @@ pub(super) fn open(settings: &Settings) -> io::Result<(IoUring, Features)> {
         // Bounded workers serve regular files, unbounded workers operations that may block forever.
         let mut most = [most, most];
         ring.submitter().register_iowq_max_workers(&mut most).map_err(explain)?;
+    }
+    if let Some(cpus) = settings.worker_cpus.as_deref().and_then(sys::to_cpu_set) {
+        // Not needed for correct results, and kernels before 5.14 refuse it.
+        let _ = ring.submitter().register_iowq_aff(&cpus);
     }
     let params = ring.params();
     if !params.is_feature_nodrop() || !params.is_feature_ext_arg() {

@@ -4,6 +4,15 @@
 //! descriptor is the same on every driver and can be converted to and from std's types without a change of flags.
 
 #[cfg(target_os = "linux")]
+#[path = "affinity_linux.rs"]
+mod affinity;
+#[cfg(target_os = "freebsd")]
+#[path = "affinity_freebsd.rs"]
+mod affinity;
+#[cfg(not(any(target_os = "linux", target_os = "freebsd")))]
+#[path = "no_affinity.rs"]
+mod affinity;
+#[cfg(target_os = "linux")]
 mod cached;
 pub(crate) mod files;
 mod forks;
@@ -33,6 +42,10 @@ use std::time::Duration;
 
 use socket2::SockRef;
 
+pub(in crate::sys) use self::affinity::main_mask;
+#[cfg(all(feature = "proactor", target_os = "linux"))]
+pub(crate) use self::affinity::to_cpu_set;
+pub(crate) use self::affinity::{CHILDREN_INHERIT_MASK, current_mask, set_thread_mask, topology};
 #[cfg(target_os = "linux")]
 pub(crate) use self::cached::read_cached;
 pub use self::files::Stat;
@@ -130,6 +143,10 @@ pub(crate) fn is_ignored_by_default(number: i32) -> bool {
 
 /// Whether listeners set `SO_REUSEADDR`.
 pub(crate) const REUSES_ADDRESSES: bool = true;
+
+/// Whether the kernel distributes connections and datagrams over sockets that share a port. Elsewhere one of them gets all.
+pub(crate) const BALANCES_REUSED_PORTS: bool =
+    cfg!(any(target_os = "linux", target_os = "android", target_os = "freebsd"));
 
 /// Fills `bytes` with random numbers of the OS.
 pub(crate) fn entropy(bytes: &mut [u8]) {

@@ -8,6 +8,7 @@
 //! - Files are opened for overlapped calls. A blocking call on a file is an overlapped call that is waited for.
 //! - Error codes are those of Win32 and Winsock. If both have a code for the same error, Winsock's is used.
 
+mod affinity;
 mod console;
 pub(crate) mod files;
 mod forks;
@@ -38,6 +39,8 @@ use windows_sys::Win32::System::LibraryLoader::{GetModuleHandleA, GetProcAddress
 use windows_sys::Win32::System::Performance::{QueryPerformanceCounter, QueryPerformanceFrequency};
 use windows_sys::Win32::System::Threading::CreateEventW;
 
+pub(in crate::sys) use self::affinity::main_mask;
+pub(crate) use self::affinity::{CHILDREN_INHERIT_MASK, current_mask, set_thread_mask, topology};
 pub use self::files::Stat;
 #[cfg(feature = "proactor")]
 pub(crate) use self::files::is_overlapped;
@@ -161,6 +164,9 @@ pub(crate) fn number_of_socket(socket: RawSocket) -> Fd {
 /// A listener can bind to an address with connections in TIME_WAIT without `SO_REUSEADDR`, which here would allow
 /// taking an address that is in use.
 pub(crate) const REUSES_ADDRESSES: bool = false;
+
+/// Whether the kernel distributes connections and datagrams over sockets that share a port: there is no such option.
+pub(crate) const BALANCES_REUSED_PORTS: bool = false;
 
 /// Reads the monotonic clock.
 pub(crate) fn monotonic() -> Instant {
