@@ -47,6 +47,8 @@
 //! - **Fair, cancel-safe locks and channels.** In [`sync`], waiters are served in FIFO order. A permit or value granted
 //!   to a waiter that is then dropped goes to the next waiter.
 //! - **Callbacks too.** `call_soon`, `call_later`, `call_at` and `add_reader` work as in asyncio, without async code.
+//! - **All cores.** [`shards`] runs one loop per core: shared listeners, calls between shards, an ordered stop. Tasks stay on
+//!   their shard and need not be `Send`.
 //! - **Embeddable.** The loop of a GUI or game watches one descriptor of this loop and runs a turn when it is readable:
 //!   see [`EventLoop::pollable`].
 //!
@@ -94,11 +96,13 @@ mod loop_thread;
 mod macros;
 pub mod net;
 mod on_drop;
+mod peer;
 mod proactor;
 pub mod process;
 pub mod protocol;
 pub mod rand;
 mod reactor;
+pub mod shards;
 pub mod signal;
 #[cfg(feature = "sim")]
 pub mod sim;
@@ -111,6 +115,7 @@ pub mod task;
 pub mod time;
 #[cfg(feature = "tls")]
 pub mod tls;
+mod worker_thread;
 
 pub use blocking::spawn_blocking;
 pub use diagnostics::dump::{Dump, DumpGuard, TaskDump, TaskState, Waiting, dump, dump_on};
@@ -180,7 +185,7 @@ pub mod __private {
     pub use crate::task::{Choice, NoArm, select_arms};
 }
 
-/// Compiles the code of the README.
-#[cfg(doctest)]
+/// Compiles the code of the README, which needs hyper for one of its servers.
+#[cfg(all(doctest, feature = "hyper"))]
 #[doc = include_str!("../README.md")]
 mod readme {}

@@ -90,6 +90,13 @@ pub enum Waiting {
     Timer(Duration),
     /// The end of another task.
     Task(TaskId),
+    /// A call to another [shard](crate::shards).
+    Call {
+        /// The shard's number.
+        shard: usize,
+        /// How many calls are being served by the chain that this call is part of.
+        hop: u8,
+    },
     /// Something else, by its name: a lock, a channel.
     Other(&'static str),
 }
@@ -262,6 +269,8 @@ impl fmt::Display for Waiting {
             Waiting::Timer(Duration::MAX) => f.write_str("a timer that never fires"),
             Waiting::Timer(left) => write!(f, "a timer in {left:.1?}"),
             Waiting::Task(id) => write!(f, "task {id}"),
+            Waiting::Call { shard, hop: 0 } => write!(f, "a call to shard {shard}"),
+            Waiting::Call { shard, hop } => write!(f, "a call to shard {shard}, hop {hop}"),
             Waiting::Other(name) => f.write_str(name),
         }
     }

@@ -32,6 +32,7 @@ use crate::event_loop::timers::{Action, TimerId, Timers};
 use crate::inflight::OpTable;
 use crate::inflight::watch::Watcher;
 use crate::on_drop::OnDrop;
+use crate::peer::{PeerEvent, PeerLink};
 use crate::sys::{self, Fd, SplicePipe};
 use crate::task::{Cleanups, DropScope, RawTask, RemoteWake, TaskId, Unclaimed, UnreadCounts};
 use crate::time::Instant;
@@ -59,6 +60,8 @@ pub(crate) enum RemoteEvent {
     Unclaimed(Box<Unclaimed>),
     /// A [`ClockHold`] has ended.
     ReleaseClock,
+    /// From another loop of the same pool.
+    Peer(PeerEvent),
 }
 
 pub(crate) struct LoopCore {
@@ -116,6 +119,8 @@ pub(crate) struct LoopCore {
     current_task: Cell<Option<RawTask>>,
     /// The values of [`LoopLocal`](crate::LoopLocal).
     pub(crate) local_values: RefCell<HashMap<TypeId, Rc<dyn Any>>>,
+    /// The loop's place in a pool of loops, if it has one.
+    pub(crate) peers: OnceCell<Rc<dyn PeerLink>>,
     /// Decides which branch a `select!` polls first.
     pub(crate) branch_seed: Cell<u32>,
     pub(crate) unread_errors: RefCell<UnreadCounts>,
@@ -152,7 +157,6 @@ impl LoopCore {
             takes_jobs: Cell::new(None),
             clock_holds: Cell::new(0),
             ops: OpTable::default(),
-            settings,
             pool: OnceCell::new(),
             ready: ReadyQueue::default(),
             timers: RefCell::default(),
@@ -172,12 +176,14 @@ impl LoopCore {
             parker: Parker::new(&settings, has_virtual_clock),
             fired_until: Cell::new(Instant::from_origin(Duration::ZERO)),
             slow: (settings.debug && !has_virtual_clock || settings.watches_entries).then_some(settings.slow_callback),
+            settings,
             cleanups: Cleanups::default(),
             stopping: Cell::new(false),
             closed: Cell::new(false),
             crashed: Cell::new(false),
             current_task: Cell::new(None),
             local_values: RefCell::default(),
+            peers: OnceCell::new(),
             branch_seed: Cell::new(0x9E37_79B9),
             unread_errors: RefCell::default(),
             drop_scope: Cell::default(),

@@ -32,7 +32,7 @@ use crate::task::{JoinError, ResultSlot, TaskId, WaitReason, set_wait_reason};
 /// ```
 #[derive(Clone)]
 pub struct LoopHandle {
-    pub(super) inbox: Arc<Inbox<RemoteEvent>>,
+    pub(crate) inbox: Arc<Inbox<RemoteEvent>>,
 }
 
 impl LoopHandle {

@@ -11,7 +11,7 @@
 //! *before* it empties the queue, so an item is either collected now or sets `NOTIFIED` again. Loom checks this.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use crate::driver::Notify;
 use crate::sync::loom_shim::{AtomicU8, Mutex, MutexGuard};
@@ -68,23 +68,39 @@ impl<T> Inbox<T> {
 
     /// Sends from any thread. Returns the item if the loop has closed or belongs to the parent process.
     pub(crate) fn send(&self, item: T) -> Result<(), T> {
+        let mut item = Some(item);
+        self.push(|pending| pending.extend(item.take()));
+        item.map_or(Ok(()), Err)
+    }
+
+    /// Sends all items with one lock. If the loop has closed, they stay in `items`. Returns whether it woke the loop.
+    pub(crate) fn send_all(&self, items: &mut Vec<T>) -> bool {
+        self.push(|pending| pending.append(items))
+    }
+
+    /// Calls `push`, unless the loop has closed. Returns whether it woke the loop.
+    fn push(&self, push: impl FnOnce(&mut Vec<T>)) -> bool {
         if self.is_forked() {
-            return Err(item);
+            return false;
         }
         match &mut *lock(&self.pending) {
-            Some(pending) => pending.push(item),
-            None => return Err(item),
+            Some(pending) => push(pending),
+            None => return false,
         }
         #[cfg(feature = "sim")]
         if let Some(on_send) = self.on_send.get() {
             on_send();
         }
-        if self.state.0.swap(NOTIFIED, SeqCst) == ASLEEP
-            && let Some(notifier) = &*lock(&self.notifier)
-        {
+        let must_wake = self.state.0.swap(NOTIFIED, SeqCst) == ASLEEP;
+        if must_wake && let Some(notifier) = &*lock(&self.notifier) {
             notifier.notify();
         }
-        Ok(())
+        must_wake
+    }
+
+    /// Whether the loop is blocked in the driver, so that its answer to anything takes a wake-up.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.state.0.load(Relaxed) == ASLEEP
     }
 
     /// Whether the loop has closed or belongs to the parent process.
@@ -172,6 +188,20 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_notifies_once_and_stays_with_the_sender_of_a_closed_inbox() {
+        let count = Arc::new(Count::default());
+        let inbox = Inbox::new(count.clone());
+        assert!(inbox.fall_asleep() && inbox.is_asleep());
+        let mut batch = vec![1, 2, 3];
+        assert!(inbox.send_all(&mut batch));
+        assert_eq!((batch.len(), count.0.load(SeqCst), inbox.is_asleep()), (0, 1, false));
+        assert_eq!(inbox.close(), [1, 2, 3]);
+        batch.push(4);
+        assert!(!inbox.send_all(&mut batch));
+        assert_eq!(batch, [4]);
+    }
+
+    #[test]
     fn a_closed_inbox_releases_the_notifier() {
         let count = Arc::new(Count::default());
         let inbox: Inbox<u32> = Inbox::new(count.clone());
@@ -249,6 +279,42 @@ mod loom_tests {
                 })
                 .collect();
             run_loop(&inbox, &sleep, 2);
+            for sender in senders {
+                sender.join().unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn loom_a_batch_is_received_whole_or_stays_with_its_sender() {
+        loom::model(|| {
+            let inbox = Arc::new(Inbox::new(Arc::new(Sleep::default())));
+            let sender = {
+                let inbox = inbox.clone();
+                loom::thread::spawn(move || {
+                    let mut batch = vec![1, 2];
+                    inbox.send_all(&mut batch);
+                    batch
+                })
+            };
+            let received = inbox.close();
+            let kept = sender.join().unwrap();
+            assert_eq!([received, kept].concat(), [1, 2]);
+        });
+    }
+
+    #[test]
+    fn loom_no_wake_of_batches_is_lost() {
+        loom::model(|| {
+            let sleep = Arc::new(Sleep::default());
+            let inbox = Arc::new(Inbox::new(sleep.clone()));
+            let senders: Vec<_> = (0..2)
+                .map(|i| {
+                    let inbox = inbox.clone();
+                    loom::thread::spawn(move || inbox.send_all(&mut vec![i, i]))
+                })
+                .collect();
+            run_loop(&inbox, &sleep, 4);
             for sender in senders {
                 sender.join().unwrap();
             }

@@ -58,6 +58,9 @@ impl LoopCore {
     pub(super) fn park(&self, completed: &mut Vec<Completion>, deadline: Option<Instant>) -> io::Result<()> {
         let (began, busy_poll) = (self.now(), &self.parker.busy_poll);
         let ended = match busy_poll.ends_at(began) {
+            None if self.peers.get().is_some_and(|peers| peers.awaits_awake_peer()) => {
+                self.await_peer(completed, deadline, began)?
+            }
             None => self.sleep_until(completed, deadline, began)?,
             Some(end) => {
                 let due = deadline.filter(|&deadline| deadline <= end);
@@ -71,6 +74,27 @@ impl LoopCore {
         };
         self.waited(began, ended);
         Ok(())
+    }
+
+    /// Busy-polls for the answer of a loop that is running, then sleeps. Whether that pays is the pool's decision, and does
+    /// not count for the loop's own busy-polling.
+    fn await_peer(
+        &self,
+        completed: &mut Vec<Completion>,
+        deadline: Option<Instant>,
+        began: Instant,
+    ) -> io::Result<Instant> {
+        let end = began + self.settings.busy_poll;
+        let end = deadline.map_or(end, |deadline| end.min(deadline));
+        let (found, now) = self.poll_until(completed, end, Duration::ZERO, began)?;
+        let is_found = !matches!(found, Found::Nothing);
+        if let Some(peers) = self.peers.get() {
+            peers.polled_for_peer(is_found);
+        }
+        match is_found || deadline.is_some_and(|deadline| now >= deadline) {
+            true => Ok(now),
+            false => self.sleep_until(completed, deadline, now),
+        }
     }
 
     /// Sleeps until shortly before the deadline, then polls until the deadline. Returns the time.

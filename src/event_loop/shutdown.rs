@@ -73,6 +73,9 @@ impl LoopCore {
                 if !has_crashed {
                     report_totals(self);
                 }
+                if let Some(peers) = self.peers.get() {
+                    peers.loop_closing();
+                }
                 self.close_driver(waited);
                 // Name look-ups may take long, and no task waits for them any more.
                 self.files.shutdown(Shutdown::Detach);
@@ -82,6 +85,9 @@ impl LoopCore {
                 });
                 crate::diagnostics::trace::loop_closed();
             }
+        }
+        if let Some(peers) = self.peers.get() {
+            peers.loop_closed();
         }
         self.splice_pipes.take();
         // The handler may hold streams, which hold this loop.

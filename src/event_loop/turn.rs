@@ -91,6 +91,7 @@ impl LoopCore {
                 RemoteEvent::PoolHasCapacity => self.submit_waiting(),
                 RemoteEvent::Unclaimed(unclaimed) => unclaimed.report(),
                 RemoteEvent::ReleaseClock => self.clock_holds.set(self.clock_holds.get() - 1),
+                RemoteEvent::Peer(event) => event.deliver(self),
             }
         }
         self.events.set(events);
@@ -137,6 +138,10 @@ impl LoopCore {
             }
         }
         self.counters.ran.set(self.counters.ran.get() + batch as u64);
+        // Messages to other loops of a pool leave together: one lock and at most one wake-up for each target.
+        if let Some(peers) = self.peers.get() {
+            peers.end_turn(self);
+        }
         Ok(())
     }
 

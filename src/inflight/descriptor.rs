@@ -31,6 +31,8 @@ pub(crate) struct Descriptor {
     pub(crate) is_handle_dropped: Cell<bool>,
     /// SO_LINGER is set: closing blocks until the peer has acknowledged the sent data.
     pub(crate) lingers: Cell<bool>,
+    /// A connection that its pool of loops counts until it is closed or given away.
+    pub(crate) is_counted: Cell<bool>,
 }
 
 impl Descriptor {
@@ -58,6 +60,11 @@ impl Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
+        if self.is_counted.get()
+            && let Some(peers) = self.core.peers.get()
+        {
+            peers.connection_closed();
+        }
         if self.released.get() {
             return;
         }
@@ -118,6 +125,7 @@ impl OwnedDescriptor {
             ends_with_reset: Cell::new(false),
             is_handle_dropped: Cell::new(false),
             lingers: Cell::new(false),
+            is_counted: Cell::new(false),
         });
         OwnedDescriptor { descriptor }
     }
@@ -161,6 +169,15 @@ impl OwnedDescriptor {
             let why = "the driver's sockets are its own: they have no kernel descriptor";
             return refuse(io::ErrorKind::Unsupported, why);
         }
+        self.check_idle()?;
+        self.descriptor.released.set(true);
+        let _ = self.core().control(Control::Forget { fd: self.fd() });
+        Ok(sys::into_std(self.fd()))
+    }
+
+    /// An error if an operation is in flight, or received data would be lost.
+    fn check_idle(&self) -> io::Result<()> {
+        let refuse = |kind, why| Err(io::Error::new(kind, why));
         let read_again = "a read is in flight, or a dropped read has received data: read again first";
         let wait_for_write = "a write is in flight: wait for it with a write or a shutdown first";
         for (queue, why) in [
@@ -172,9 +189,25 @@ impl OwnedDescriptor {
                 return refuse(io::ErrorKind::WouldBlock, why);
             }
         }
+        Ok(())
+    }
+
+    /// As [`release`](OwnedDescriptor::release), for a socket of a simulated host, whose loops share their numbers.
+    #[cfg(feature = "sim")]
+    pub(crate) fn release_simulated(&self) -> io::Result<Fd> {
+        self.check_idle()?;
         self.descriptor.released.set(true);
         let _ = self.core().control(Control::Forget { fd: self.fd() });
-        Ok(sys::into_std(self.fd()))
+        Ok(self.fd())
+    }
+
+    /// Shares a socket of a simulated host with its other owners: it is closed with the last of them.
+    #[cfg(feature = "sim")]
+    #[track_caller]
+    pub(crate) fn share_simulated(fd: Fd) -> io::Result<OwnedDescriptor> {
+        let core = LoopCore::current("a simulated socket").rc();
+        core.control(Control::Adopt { fd })?;
+        Ok(OwnedDescriptor::new(core, fd))
     }
 
     pub(crate) fn core(&self) -> &LoopCore {

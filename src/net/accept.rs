@@ -164,6 +164,29 @@ impl Acceptor {
         }
     }
 
+    /// Ends the operations in flight and returns the connections that they have accepted. The caller starts no further accept.
+    pub(super) async fn drain<T>(&self, admit: impl Fn(OwnedDescriptor) -> Option<T>) -> Vec<T> {
+        let mut ending = std::pin::pin!(self.accepts.cancel_all());
+        std::future::poll_fn(|cx| {
+            let ended = ending.as_mut().poll(cx);
+            // An `accept` that is dropped meanwhile forgets the waker of its operation, also ours. A cancel takes a turn.
+            if ended.is_pending() {
+                cx.waker().wake_by_ref();
+            }
+            ended
+        })
+        .await;
+        self.take_accepted(admit)
+    }
+
+    /// The connections of operations that have completed.
+    pub(super) fn take_accepted<T>(&self, admit: impl Fn(OwnedDescriptor) -> Option<T>) -> Vec<T> {
+        let accepted = std::iter::from_fn(|| self.accepts.take(self.accepts.first_completed()?));
+        let core = self.owned.core();
+        let sockets = accepted.filter_map(|result| Some(OwnedDescriptor::new(core.rc(), result.ok()? as Fd)));
+        sockets.filter_map(admit).collect()
+    }
+
     /// Releases the descriptor once no operation is in flight, unless the listener holds connections.
     pub(super) async fn release(&self) -> io::Result<Foreign> {
         if self.accepts.cancel_all().await {

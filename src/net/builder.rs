@@ -9,8 +9,9 @@ use super::addr::{ToSocketAddrs, resolve, try_each};
 use super::connect::connect_any;
 use super::listener::TcpListener;
 use super::stream::TcpStream;
+use crate::driver::{Control, Reply, control};
 use crate::inflight::descriptor::OwnedDescriptor;
-use crate::sys::{self, KeepAlive, Name, SocketKind, SocketOption, context};
+use crate::sys::{self, Foreign, KeepAlive, Name, SocketKind, SocketOption, context};
 
 /// Listens or connects with options: see [`TcpListener::builder`] and [`TcpStream::builder`].
 ///
@@ -120,15 +121,34 @@ impl TcpBuilder {
         try_each("bind", &addr, async |addr| self.listen_on(addr)).await
     }
 
-    fn listen_on(&self, addr: SocketAddr) -> io::Result<TcpListener> {
+    /// Binds a kernel socket without an event loop: for a pool of loops, which binds before any of them runs.
+    pub(crate) fn listen_std(&self, addr: SocketAddr) -> io::Result<std::net::TcpListener> {
+        let socket = std_socket(SocketKind::tcp_for(addr), &self.options, addr)?;
+        let fd = sys::number(&socket);
+        let option = SocketOption::ReuseAddress(self.reuse_address);
+        control(Control::SetOption { fd, option })?;
+        let name = &Name::from(addr);
+        control(Control::Bind { fd, name }).map_err(|error| context(format_args!("bind {addr}"), error))?;
+        let backlog = i32::try_from(self.backlog).unwrap_or(i32::MAX);
+        control(Control::Listen { fd, backlog })?;
+        Ok(socket.into())
+    }
+
+    /// The setting for a listener that was bound by [`listen_std`](TcpBuilder::listen_std).
+    pub(crate) fn configure(&self, listener: &TcpListener) {
+        if let Some(connections) = self.accept_ahead {
+            listener.set_accept_ahead(connections);
+        }
+    }
+
+    /// Listens on the current loop.
+    pub(crate) fn listen_on(&self, addr: SocketAddr) -> io::Result<TcpListener> {
         let socket = self.socket(addr)?;
         socket.set(SocketOption::ReuseAddress(self.reuse_address))?;
         socket.bind(&Name::from(addr))?;
         socket.listen(i32::try_from(self.backlog).unwrap_or(i32::MAX))?;
         let listener = TcpListener::from_socket(socket);
-        if let Some(connections) = self.accept_ahead {
-            listener.set_accept_ahead(connections);
-        }
+        self.configure(&listener);
         Ok(listener)
     }
 
@@ -169,4 +189,20 @@ impl TcpBuilder {
         }
         Ok(socket)
     }
+}
+
+/// Makes a kernel socket with these options, without an event loop.
+pub(super) fn std_socket(kind: SocketKind, options: &[SocketOption], addr: SocketAddr) -> io::Result<Foreign> {
+    let Reply::Fd(fd) = control(Control::Socket { kind })? else {
+        unreachable!("the reply to a new socket is its number");
+    };
+    let socket = sys::into_std(fd);
+    for &option in options
+        .iter()
+        .filter(|option| addr.is_ipv6() || !matches!(option, SocketOption::OnlyV6(_)))
+    {
+        let explain = |error| context(format_args!("set {option:?}"), error);
+        control(Control::SetOption { fd, option }).map_err(explain)?;
+    }
+    Ok(socket)
 }

@@ -50,12 +50,17 @@ impl TcpListener {
     ///
     /// **Cancel safety:** no connection is lost; the next `accept` returns it.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        // A connection that the peer has already reset has no address any more: skip it.
-        let admit = |socket: OwnedDescriptor| {
-            let peer = socket.peer_addr().ok()?;
-            Some((TcpStream::from_socket(socket), peer))
-        };
         self.acceptor.accept(admit).await
+    }
+
+    /// Ends the accept in flight and returns the connections that it has accepted.
+    pub(crate) async fn drain(&self) -> Vec<(TcpStream, SocketAddr)> {
+        self.acceptor.drain(admit).await
+    }
+
+    /// The connections that were accepted ahead of the program, or for an `accept` that was dropped.
+    pub(crate) fn take_accepted(&self) -> Vec<(TcpStream, SocketAddr)> {
+        self.acceptor.take_accepted(admit)
     }
 
     /// A stream of the accepted connections, without their peers' addresses, as std's `incoming`. It never ends, also
@@ -123,7 +128,7 @@ impl TcpListener {
         IntoStdError::convert(self, released)
     }
 
-    pub(super) fn from_socket(socket: OwnedDescriptor) -> TcpListener {
+    pub(crate) fn from_socket(socket: OwnedDescriptor) -> TcpListener {
         TcpListener {
             acceptor: Acceptor::new(socket),
         }
@@ -132,6 +137,12 @@ impl TcpListener {
     pub(crate) fn socket(&self) -> &OwnedDescriptor {
         &self.acceptor.owned
     }
+}
+
+/// A connection that the peer has already reset has no address any more, and is skipped.
+fn admit(socket: OwnedDescriptor) -> Option<(TcpStream, SocketAddr)> {
+    let peer = socket.peer_addr().ok()?;
+    Some((TcpStream::from_socket(socket), peer))
 }
 
 impl fmt::Debug for TcpListener {

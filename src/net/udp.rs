@@ -202,7 +202,7 @@ impl UdpSocket {
         IntoStdError::convert(self, released)
     }
 
-    pub(super) fn from_socket(socket: OwnedDescriptor) -> UdpSocket {
+    pub(crate) fn from_socket(socket: OwnedDescriptor) -> UdpSocket {
         UdpSocket {
             socket,
             msg_pool: MsgHdrPool::default(),

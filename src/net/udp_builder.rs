@@ -4,9 +4,11 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::addr::{ToSocketAddrs, try_each};
+use super::builder::std_socket;
 use super::udp::UdpSocket;
+use crate::driver::{Control, control};
 use crate::inflight::descriptor::OwnedDescriptor;
-use crate::sys::{Name, SocketKind, SocketOption, context};
+use crate::sys::{self, Name, SocketKind, SocketOption, context};
 
 /// Binds or connects a UDP socket with options: see [`UdpSocket::builder`].
 ///
@@ -84,6 +86,14 @@ impl UdpBuilder {
         try_each("bind", &addr, async |addr| self.bind_to(addr)).await
     }
 
+    /// Binds a kernel socket without an event loop: for a pool of loops, which binds before any of them runs.
+    pub(crate) fn bind_std(&self, addr: SocketAddr) -> io::Result<std::net::UdpSocket> {
+        let socket = std_socket(SocketKind::udp_for(addr), &self.options, addr)?;
+        let (fd, name) = (sys::number(&socket), &Name::from(addr));
+        control(Control::Bind { fd, name }).map_err(|error| context(format_args!("bind {addr}"), error))?;
+        Ok(socket.into())
+    }
+
     /// Connects a socket to an address: see [`UdpSocket::connect`].
     pub async fn connect(self, addr: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         try_each("connect to", &addr, async |addr| {
@@ -107,7 +117,8 @@ impl UdpBuilder {
         }
     }
 
-    fn bind_to(&self, addr: SocketAddr) -> io::Result<UdpSocket> {
+    /// Binds a socket of the current loop.
+    pub(crate) fn bind_to(&self, addr: SocketAddr) -> io::Result<UdpSocket> {
         let socket = OwnedDescriptor::socket(SocketKind::udp_for(addr))?;
         for &option in &self.options {
             // A name may resolve to addresses of both families.

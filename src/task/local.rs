@@ -171,6 +171,13 @@ impl<T: 'static> TaskLocal<T> {
         old.and_then(|old| old.downcast().ok())
     }
 
+    /// A context with this value alone.
+    pub(crate) fn context(&'static self, value: T) -> Locals {
+        let mut locals = Locals::default();
+        locals.replace(self.key(), Some(Rc::new(value)));
+        locals
+    }
+
     fn key(&'static self) -> usize {
         std::ptr::from_ref(self).addr()
     }

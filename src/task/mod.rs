@@ -66,7 +66,7 @@ pub use local::{Scope, TaskLocal};
 pub use output::{Failure, GroupError, GroupOutput, TaskOutput, Value};
 #[doc(hidden)]
 pub use output::{LocalError, SendError};
-pub(crate) use raw::{Owner, RawTask, RemoteWake, Runnable, WaitReason, spawn_on, spawn_unchecked};
+pub(crate) use raw::{Owner, RawTask, RemoteWake, Runnable, WaitReason, create, spawn_on, spawn_unchecked};
 pub(crate) use result_slot::{ResultSlot, Unclaimed};
 #[doc(hidden)]
 pub use select_arms::{Choice, NoArm, select_arms};

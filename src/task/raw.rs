@@ -100,6 +100,11 @@ pub(crate) enum Ending {
 pub(crate) enum WaitReason {
     Task(TaskId),
     Named(&'static str),
+    /// A call to another shard.
+    Call {
+        shard: u32,
+        hop: u8,
+    },
 }
 
 const QUEUED_REMOTE: usize = 1;
@@ -289,7 +294,7 @@ pub(crate) fn spawn_on<F: Future + 'static>(
 
 /// Creates a task and adds it to the loop's list. The caller starts it.
 #[inline]
-pub(super) fn create<F: Future + 'static>(
+pub(crate) fn create<F: Future + 'static>(
     core: &LoopCore,
     future: F,
     name: Option<Box<str>>,
@@ -421,6 +426,10 @@ impl RawTask {
         match self.header().wait_reason.get()? {
             WaitReason::Task(id) => Some(Waiting::Task(id)),
             WaitReason::Named(name) => Some(Waiting::Other(name)),
+            WaitReason::Call { shard, hop } => Some(Waiting::Call {
+                shard: shard as usize,
+                hop,
+            }),
         }
     }
 
@@ -470,6 +479,15 @@ impl RawTask {
         if !may_poll || !core.run_inside(|| self.poll(core)) {
             self.start(core);
         }
+    }
+
+    /// Starts a new task from a callback: polls it now, as if it had been in the ready queue. Inside of a task, as `start`.
+    pub(crate) fn start_now(self, core: &LoopCore) {
+        if core.is_closed() || self.is_done() || core.current_task().is_some() {
+            return self.start(core);
+        }
+        core.refill_budget();
+        self.poll(core);
     }
 
     /// Puts the task into the ready queue unless it is there or done. Loop's thread.
