@@ -244,6 +244,114 @@ fn an_address_in_use_is_an_error_until_it_is_free() {
     });
 }
 
+/// Distribution over sockets that share a port is Linux's: other systems have other rules.
+#[cfg(target_os = "linux")]
+#[test]
+fn connections_are_distributed_over_listeners_that_share_a_port() {
+    everywhere(|| async {
+        let builder = TcpListener::builder().reuse_port(true);
+        let one = builder.clone().listen("127.0.0.1:0").await.unwrap();
+        let addr = one.local_addr().unwrap();
+        let other = builder.clone().listen(addr).await.unwrap();
+        let mut counts = [0; 2];
+        let clients = if cfg!(miri) { 8 } else { 64 };
+        for _ in 0..clients {
+            let client = TcpStream::connect(addr).await.unwrap();
+            let (_server, from) = match windlass::task::select(one.accept(), other.accept()).await {
+                windlass::task::Either::Left(accepted) => {
+                    counts[0] += 1;
+                    accepted.unwrap()
+                }
+                windlass::task::Either::Right(accepted) => {
+                    counts[1] += 1;
+                    accepted.unwrap()
+                }
+            };
+            assert_eq!(from, client.local_addr().unwrap());
+        }
+        // By a hash of the addresses: with 64 clients, each listener gets some.
+        assert_eq!(counts[0] + counts[1], clients);
+        assert!(cfg!(miri) || (counts[0] > 0 && counts[1] > 0), "{counts:?}");
+    });
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn closing_one_of_several_listeners_resets_its_backlog_alone() {
+    everywhere(|| async {
+        let builder = TcpListener::builder().reuse_port(true);
+        let one = builder.clone().listen("127.0.0.1:0").await.unwrap();
+        let addr = one.local_addr().unwrap();
+        let other = builder.listen(addr).await.unwrap();
+        let mut clients = Vec::new();
+        for _ in 0..if cfg!(miri) { 8 } else { 32 } {
+            clients.push(TcpStream::connect(addr).await.unwrap());
+        }
+        // In a world the client's last segment of the handshake is under way.
+        windlass::time::sleep(NEVER).await;
+        drop(one);
+        let (mut reset, mut answered, mut accepted) = (0, 0, Vec::new());
+        for client in &clients {
+            let mut reading = std::pin::pin!(read(client));
+            let result = loop {
+                match windlass::task::select(&mut reading, other.accept()).await {
+                    windlass::task::Either::Left(result) => break result,
+                    windlass::task::Either::Right(next) => {
+                        let (stream, _) = next.unwrap();
+                        stream.write_all("h").await.0.unwrap();
+                        accepted.push(stream);
+                    }
+                }
+            };
+            match result {
+                Ok(bytes) => {
+                    assert_eq!(bytes, b"h");
+                    answered += 1;
+                }
+                Err(error) => {
+                    assert_eq!(os_code(&error), Some(libc::ECONNRESET));
+                    reset += 1;
+                }
+            }
+        }
+        assert_eq!((answered, answered + reset), (accepted.len(), clients.len()));
+    });
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn datagrams_are_distributed_by_sender() {
+    everywhere(|| async {
+        let builder = UdpSocket::builder().reuse_port(true);
+        let one = builder.clone().bind("127.0.0.1:0").await.unwrap();
+        let addr = one.local_addr().unwrap();
+        let other = builder.bind(addr).await.unwrap();
+        let mut counts = [0; 2];
+        let senders = if cfg!(miri) { 8 } else { 64 };
+        for _ in 0..senders {
+            let sender = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+            let mut receivers = Vec::new();
+            for _ in 0..3 {
+                sender.send_to("datagram", addr).await.0.unwrap();
+                let (at_one, at_other) = (one.recv_from(vec![0; 16]), other.recv_from(vec![0; 16]));
+                let ((result, _), receiver) = match windlass::task::select(at_one, at_other).await {
+                    windlass::task::Either::Left(received) => (received, 0),
+                    windlass::task::Either::Right(received) => (received, 1),
+                };
+                assert_eq!(result.unwrap(), (8, sender.local_addr().unwrap()));
+                receivers.push(receiver);
+            }
+            assert!(
+                receivers.iter().all(|receiver| *receiver == receivers[0]),
+                "one sender, one socket"
+            );
+            counts[receivers[0]] += 1;
+        }
+        assert_eq!(counts[0] + counts[1], senders);
+        assert!(cfg!(miri) || (counts[0] > 0 && counts[1] > 0), "{counts:?}");
+    });
+}
+
 // Bytes.
 
 #[test]
