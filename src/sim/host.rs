@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::link::nanos;
 use super::quirks::Quirks;
 use super::world::WorldState;
-use crate::Builder;
+use crate::{Builder, EventLoop};
 
 /// What ends a host's program: see [`Sim::crash`](super::Sim::crash).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,15 +22,29 @@ pub enum Crash {
     Power,
 }
 
-/// The future of a host's program, with the error that it ended with.
-pub(super) type Program = Pin<Box<dyn Future<Output = Option<String>>>>;
+/// The future of a loop's program, with the error that it ended with.
+pub(crate) type Program = Pin<Box<dyn Future<Output = Option<String>>>>;
+
+type MakePrograms = Box<dyn FnOnce(&[&EventLoop]) -> Result<Vec<Program>, String>>;
+
+/// A process that starts: its loops, and what they run.
+pub(crate) struct Process {
+    /// The settings of each loop.
+    pub(crate) loops: Vec<Box<dyn FnOnce(Builder) -> Builder>>,
+    /// Makes the program of each loop, or fails before any of them runs.
+    pub(crate) programs: MakePrograms,
+    /// A loop closes when its program has ended, and not with the process.
+    pub(crate) closes_loops: bool,
+}
+
+/// Starts a process, for the first time or again.
+pub(super) type Launch = Rc<dyn Fn() -> Result<Process, String>>;
 
 /// A host of a world.
 pub(super) struct HostInfo {
     pub(super) name: String,
-    /// Makes the program of each loop, again after every restart.
-    pub(super) programs: Vec<Rc<dyn Fn() -> Program>>,
-    pub(super) configure: Rc<dyn Fn(Builder) -> Builder>,
+    /// Starts its process; `None` if it runs none.
+    pub(super) launch: Option<Launch>,
     pub(super) may_fail: bool,
     /// The quirks of its loops' drivers.
     pub(super) quirks: Option<Quirks>,
@@ -38,8 +52,9 @@ pub(super) struct HostInfo {
     pub(super) started: u32,
     /// Its loops while it runs.
     pub(super) loops: Vec<u32>,
-    /// How many of its loops' programs have not ended.
-    pub(super) running: usize,
+    /// Those of its loops whose program has not ended.
+    pub(super) running: Vec<u32>,
+    pub(super) closes_loops: bool,
 }
 
 /// A new host: [`Sim::host`](super::Sim::host) makes it, [`start`](Host::start) starts it.
@@ -158,22 +173,37 @@ impl Host {
         self.start_loops(1, move |_| program());
     }
 
-    /// Starts the host with several event loops, as a thread-per-core server has: `program` gets the loop's number.
+    /// Starts the host with several event loops, as a thread-per-core server has: `program` gets the loop's number. For a pool
+    /// of [`shards`](crate::shards) see [`start_shards`](Host::start_shards).
     pub fn start_loops<F>(self, loops: usize, program: impl Fn(usize) -> F + 'static)
     where
         F: Future + 'static,
         F::Output: HostOutput,
     {
         let program = Rc::new(program);
-        let programs = (0..loops).map(|number| {
+        self.launch(move |configure| {
+            let configs = (0..loops).map(|_| {
+                let configure = configure.clone();
+                Box::new(move |builder| configure(builder)) as Box<dyn FnOnce(Builder) -> Builder>
+            });
             let program = program.clone();
-            Rc::new(move || -> Program {
-                let future = program(number);
-                Box::pin(async move { future.await.into_error() })
-            }) as Rc<dyn Fn() -> Program>
+            let programs = (0..loops).map(move |number| {
+                let program = program.clone();
+                Box::pin(async move { program(number).await.into_error() }) as Program
+            });
+            Ok(Process {
+                loops: configs.collect(),
+                programs: Box::new(|_| Ok(programs.collect())),
+                closes_loops: false,
+            })
         });
-        self.state
-            .add_programs(self.number, programs.collect(), self.configure, self.may_fail);
+    }
+
+    /// Starts the host with a process that `launch` makes, also after each restart. It gets the settings of the host's loops.
+    pub(crate) fn launch(self, launch: impl Fn(&Rc<dyn Fn(Builder) -> Builder>) -> Result<Process, String> + 'static) {
+        let configure = self.configure;
+        let launch = Rc::new(move || launch(&configure));
+        self.state.add_process(self.number, launch, self.may_fail);
     }
 }
 

@@ -119,6 +119,8 @@ pub(crate) use self::driver::SimDriver;
 #[cfg(feature = "sim")]
 pub use self::host::{Crash, Host, HostOutput};
 #[cfg(feature = "sim")]
+pub(crate) use self::host::{Process, Program};
+#[cfg(feature = "sim")]
 pub use self::link::{Dist, Link};
 #[cfg(feature = "sim")]
 pub use self::names::Lookup;

@@ -28,6 +28,8 @@ pub(super) struct LoopOps {
     pub(super) done: Vec<Completion>,
     /// The loop's host has crashed: its operations fail.
     pub(super) is_dead: bool,
+    /// Its operations fail, but its sockets can be closed: the loop ends, and its process continues.
+    pub(super) fails_ops: bool,
     pub(super) pool: ProvidedPool,
     pub(super) counters: DriverCounters,
 }
@@ -64,6 +66,7 @@ impl LoopOps {
             spare: Vec::new(),
             done: Vec::new(),
             is_dead: false,
+            fails_ops: false,
             pool: ProvidedPool::default(),
             counters: DriverCounters::default(),
         }
@@ -78,7 +81,7 @@ impl LoopOps {
     pub(super) fn start(&mut self, network: &mut Network, id: OpId, op: &Op, is_queued: bool) {
         self.counters.submissions += 1;
         let at = id.index();
-        let must_wait = is_queued && !self.is_dead && must_wait(network, op);
+        let must_wait = is_queued && !self.is_dead && !self.fails_ops && must_wait(network, op);
         let waits_for = op.waits_for().filter(|_| must_wait);
         let is_queued = is_queued && waits_for.is_none();
         if self.slots.len() <= at {
@@ -174,7 +177,7 @@ impl LoopOps {
                 network.check_descriptors(self.host, open_files, 1).is_err()
             };
             let attempted = match (op, &mut zone) {
-                _ if self.is_dead => Some(OpResult::new(Err(errno::NOT_CONNECTED))),
+                _ if self.is_dead || self.fails_ops => Some(OpResult::new(Err(errno::NOT_CONNECTED))),
                 // As on Linux, also if no connection waits.
                 _ if lacks_descriptor => Some(OpResult::new(Err(errno::PROCESS_FILES))),
                 (Op::LookUp { .. }, _) if !slot.is_due => None,

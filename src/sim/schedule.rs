@@ -102,6 +102,7 @@ struct LoopTurns {
     busy_until: u64,
     /// The time of the next turn, if one is planned.
     run_at: Option<u64>,
+    is_paused: bool,
     is_dead: bool,
 }
 
@@ -195,6 +196,7 @@ impl Schedule {
             host,
             busy_until: 0,
             run_at: None,
+            is_paused: false,
             is_dead: false,
         });
     }
@@ -226,7 +228,7 @@ impl Schedule {
     /// Whether a turn that was planned for `now` takes place. A paused loop gets its turn when it is resumed.
     pub(super) fn begin_turn(&mut self, loop_index: u32, now: u64) -> bool {
         let turns = &mut self.loops[loop_index as usize];
-        let is_paused = self.clocks[usize::from(turns.host)].is_paused;
+        let is_paused = self.clocks[usize::from(turns.host)].is_paused || turns.is_paused;
         if turns.is_dead || turns.run_at != Some(now) || is_paused {
             return false;
         }
@@ -240,6 +242,15 @@ impl Schedule {
             if self.loops[index].host == host && self.loops[index].run_at.take().is_some() {
                 self.run(index as u32, now);
             }
+        }
+    }
+
+    /// Pauses one loop, or ends its pause.
+    pub(super) fn pause_loop(&mut self, loop_index: u32, is_paused: bool, now: u64) {
+        let turns = &mut self.loops[loop_index as usize];
+        turns.is_paused = is_paused;
+        if !is_paused && turns.run_at.take().is_some() {
+            self.run(loop_index, now);
         }
     }
 

@@ -22,7 +22,7 @@ use std::time::Duration;
 use super::driver::{OP_NAMES, SimDriver};
 use super::episodes::Episodes;
 use super::files::Files;
-use super::host::{Crash, Host, HostInfo, Program};
+use super::host::{Crash, Host, HostInfo, Launch};
 use super::kernel::{Kernel, START};
 use super::link::{Dist, Link, nanos};
 use super::log::{EventKind, EventLog, LogMode};
@@ -53,6 +53,10 @@ const TEST: u16 = 0;
 /// How many blocking jobs of a loop run at a time.
 const JOBS: usize = 8;
 
+/// How long a loop takes to wake on average, and at most.
+const WAKE_DELAY: u64 = 20_000;
+const MOST_WAKE_DELAY: u64 = 5_000_000;
+
 /// The state that the test's handle and the world share.
 pub(super) struct WorldState {
     pub(super) kernel: Rc<RefCell<Kernel>>,
@@ -65,6 +69,8 @@ pub(super) struct WorldState {
     calls: RefCell<Table<Call>>,
     /// How many generators the test has asked for.
     rngs: Cell<u32>,
+    /// How long a sleeping loop takes to wake when another loop of its process notifies it.
+    wake_delays: RefCell<Rng>,
     /// The run fails after this many nanoseconds, or after this many events.
     time_limit: Cell<u64>,
     event_limit: Cell<u64>,
@@ -81,6 +87,10 @@ enum Command {
     },
     /// A loop of a host that has crashed is dropped.
     Bury {
+        loop_index: u32,
+    },
+    /// A loop ends, and its process continues.
+    Kill {
         loop_index: u32,
     },
     /// The program of a loop has ended.
@@ -172,15 +182,9 @@ impl WorldState {
         self.wire(|wire| wire.log.note(wire.now, host, kind, text));
     }
 
-    pub(super) fn add_programs(
-        &self,
-        host: u16,
-        programs: Vec<Rc<dyn Fn() -> Program>>,
-        configure: Rc<dyn Fn(Builder) -> Builder>,
-        may_fail: bool,
-    ) {
+    pub(super) fn add_process(&self, host: u16, launch: Launch, may_fail: bool) {
         let info = &mut self.hosts.borrow_mut()[usize::from(host)];
-        (info.programs, info.configure, info.may_fail) = (programs, configure, may_fail);
+        (info.launch, info.may_fail) = (Some(launch), may_fail);
         if self.settings.knobs.hosts.is_none_or(|most| usize::from(host) <= most) {
             self.commands.borrow_mut().push_back(Command::Start { host });
         }
@@ -210,13 +214,13 @@ impl WorldState {
         drop(kernel);
         self.hosts.borrow_mut().push(HostInfo {
             name: name.to_owned(),
-            programs: Vec::new(),
-            configure: Rc::new(|builder| builder),
+            launch: None,
             may_fail: false,
             quirks: None,
             started: 0,
             loops: Vec::new(),
-            running: 0,
+            running: Vec::new(),
+            closes_loops: false,
         });
         host
     }
@@ -243,6 +247,32 @@ impl WorldState {
             }
         };
         quirks.wrap_in_world(driver, self.streams.stream(&stream).next_u64(), Box::new(observer))
+    }
+
+    /// The time from the wake-up of a sleeping thread to its turn: mostly some microseconds, sometimes up to
+    /// milliseconds, because its processor is busy.
+    fn wake_delay(&self) -> u64 {
+        if self.settings.knobs.constant_latency {
+            return WAKE_DELAY;
+        }
+        let mut rng = self.wake_delays.borrow_mut();
+        match rng.chance(0.05) {
+            true => rng.below(MOST_WAKE_DELAY),
+            false => rng.below(2 * WAKE_DELAY),
+        }
+    }
+
+    /// The loop with this number on a host that runs.
+    #[track_caller]
+    fn loop_of(&self, host: u16, number: usize) -> Option<u32> {
+        let info = &self.hosts.borrow()[usize::from(host)];
+        if info.loops.is_empty() {
+            return None;
+        }
+        match info.loops.get(number) {
+            Some(loop_index) => Some(*loop_index),
+            None => panic!("host '{}' has no loop {number}", info.name),
+        }
     }
 
     /// The true time, in nanoseconds.
@@ -276,13 +306,13 @@ impl WorldState {
     /// The hosts that have a program, by name.
     pub(super) fn program_hosts(&self) -> Vec<String> {
         let hosts = self.hosts.borrow();
-        let hosts = hosts.iter().filter(|host| !host.programs.is_empty());
+        let hosts = hosts.iter().filter(|host| host.launch.is_some());
         hosts.map(|host| host.name.clone()).collect()
     }
 
     pub(super) fn is_running(&self, host: &str) -> bool {
         let host = self.host(host);
-        self.hosts.borrow()[usize::from(host)].running > 0
+        !self.hosts.borrow()[usize::from(host)].running.is_empty()
     }
 
     pub(super) fn is_paused(&self, host: &str) -> bool {
@@ -341,7 +371,7 @@ impl WorldState {
     fn crash(&self, host: u16, crash: Crash) -> Option<String> {
         let loops = {
             let info = &mut self.hosts.borrow_mut()[usize::from(host)];
-            info.running = 0;
+            info.running.clear();
             std::mem::take(&mut info.loops)
         };
         let mut kernel = self.kernel.borrow_mut();
@@ -584,6 +614,52 @@ impl Sim {
         schedule.resume(host, now);
     }
 
+    /// Gives one loop of a host no turns, as if its thread were blocked or had no processor. Loops have the numbers of
+    /// [`Host::start_loops`] and of shards. Nothing happens if the host does not run.
+    ///
+    /// # Panics
+    ///
+    /// If the host runs and has no such loop.
+    #[track_caller]
+    pub fn pause_loop(&self, host: &str, number: usize) {
+        self.set_loop_paused(host, number, true);
+    }
+
+    /// Ends a [`pause_loop`](Sim::pause_loop).
+    #[track_caller]
+    pub fn resume_loop(&self, host: &str, number: usize) {
+        self.set_loop_paused(host, number, false);
+    }
+
+    #[track_caller]
+    fn set_loop_paused(&self, host: &str, number: usize, is_paused: bool) {
+        let host = self.state.host(host);
+        let Some(loop_index) = self.state.loop_of(host, number) else {
+            return;
+        };
+        let kind = if is_paused { EventKind::Pause } else { EventKind::Resume };
+        self.state.note(host, kind, format!("loop {number}"));
+        let mut kernel = self.state.kernel.borrow_mut();
+        let now = kernel.clock;
+        kernel.shared().schedule.pause_loop(loop_index, is_paused, now);
+    }
+
+    /// Ends one loop of a host, as if its driver had failed: its tasks are dropped and their sockets closed. The other loops
+    /// continue; with the last one, the process ends. Nothing happens if the host or the loop does not run.
+    ///
+    /// # Panics
+    ///
+    /// If the host runs and has no such loop.
+    #[track_caller]
+    pub fn kill_loop(&self, host: &str, number: usize) {
+        let host = self.state.host(host);
+        if let Some(loop_index) = self.state.loop_of(host, number) {
+            self.state
+                .note(host, EventKind::Crash, format!("loop {number} is killed"));
+            self.state.commands.borrow_mut().push_back(Command::Kill { loop_index });
+        }
+    }
+
     /// Sends a signal to a host. If nothing there listens to it, it ends the process, unless it is one that does nothing by
     /// default.
     #[track_caller]
@@ -797,6 +873,7 @@ impl World {
             commands: RefCell::default(),
             calls: RefCell::default(),
             rngs: Cell::new(0),
+            wake_delays: RefCell::new(streams.stream("wake")),
             time_limit: Cell::new(nanos(settings.time_limit)),
             event_limit: Cell::new(settings.event_limit),
             notified: Arc::new(Notified {
@@ -833,21 +910,23 @@ impl World {
                 result.replace(Some(ended));
             }
         };
-        if let Err(error) = self.add_loop(TEST, &|builder| builder, Box::pin(test)) {
-            return self.state.fail(error_failure(format!("the test's loop: {error}")));
+        match self.add_loop(TEST, |builder| builder) {
+            Ok(loop_index) => self.spawn_on(loop_index, test),
+            Err(error) => return self.state.fail(error_failure(format!("the test's loop: {error}"))),
         }
         while self.result.borrow().is_none() && !self.state.run.borrow().has_failed() {
             self.step();
         }
     }
 
-    /// Makes a loop on a host that runs this future.
-    fn add_loop(
-        &mut self,
-        host: u16,
-        configure: &dyn Fn(Builder) -> Builder,
-        future: std::pin::Pin<Box<dyn Future<Output = ()>>>,
-    ) -> std::io::Result<u32> {
+    fn spawn_on(&self, loop_index: u32, future: impl Future<Output = ()> + 'static) {
+        if let Some(event_loop) = &self.loops[loop_index as usize] {
+            drop(event_loop.spawn(future));
+        }
+    }
+
+    /// Makes a loop on a host.
+    fn add_loop(&mut self, host: u16, configure: impl FnOnce(Builder) -> Builder) -> std::io::Result<u32> {
         let loop_index = self.state.kernel.borrow_mut().add_loop(host);
         self.loops.push(None);
         let notified = self.state.notified.clone();
@@ -865,7 +944,6 @@ impl World {
             Some(payload) => state.fail_by_panic(payload),
             None => state.note(host, EventKind::Note, exception.to_string()),
         });
-        drop(event_loop.spawn(future));
         self.loops[loop_index as usize] = Some(event_loop);
         let mut kernel = self.state.kernel.borrow_mut();
         let now = kernel.clock;
@@ -899,11 +977,13 @@ impl World {
             });
         }
         kernel.set_clock(at);
+        let mut turned = None;
         match event {
             Event::Run { loop_index } => {
                 let begins = kernel.shared().schedule.begin_turn(loop_index, at);
                 drop(kernel);
                 if begins {
+                    turned = Some(loop_index);
                     self.turn(loop_index);
                 }
             }
@@ -936,7 +1016,7 @@ impl World {
             }
         }
         self.carry_out_commands();
-        self.collect_notifications();
+        self.collect_notifications(turned);
     }
 
     fn turn(&mut self, loop_index: u32) {
@@ -999,6 +1079,7 @@ impl World {
                         event_loop.abandon();
                     }
                 }
+                Command::Kill { loop_index } => self.kill(loop_index),
                 Command::Ended { loop_index, error } => self.ended(loop_index, error),
                 Command::Signal { host, number } => self.signal(host, number),
             }
@@ -1006,54 +1087,116 @@ impl World {
     }
 
     fn start(&mut self, host: u16) {
-        let (programs, configure) = {
-            let info = &self.state.hosts.borrow()[usize::from(host)];
-            (info.programs.clone(), info.configure.clone())
-        };
+        let launch = self.state.hosts.borrow()[usize::from(host)].launch.clone();
         self.state.network(|network| network.power_on(host));
-        for program in programs {
+        let Some(launch) = launch else { return };
+        match catch_unwind(AssertUnwindSafe(|| self.launch(host, &launch))) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => self.failed_to_start(host, error),
+            Err(payload) => self.state.fail_by_panic(&*payload),
+        }
+    }
+
+    /// Makes the loops of a process, then their programs.
+    fn launch(&mut self, host: u16, launch: &Launch) -> Result<(), String> {
+        let process = launch()?;
+        let mut added = Vec::new();
+        for configure in process.loops {
+            match self.add_loop(host, configure) {
+                Ok(loop_index) => added.push(loop_index),
+                Err(error) => return Err(format!("an event loop: {error}")),
+            }
+        }
+        {
+            let info = &mut self.state.hosts.borrow_mut()[usize::from(host)];
+            (info.loops, info.running) = (added.clone(), added.clone());
+            info.closes_loops = process.closes_loops;
+        }
+        let loops: Vec<&EventLoop> = added
+            .iter()
+            .filter_map(|loop_index| self.loops[*loop_index as usize].as_ref())
+            .collect();
+        let programs = (process.programs)(&loops)?;
+        for (loop_index, program) in added.into_iter().zip(programs) {
             let state = self.state.clone();
-            let loop_index = self.loops.len() as u32;
-            let future = async move {
-                let program = guarded(&state, async move { program().await }).await;
-                if let Some(error) = program {
+            self.spawn_on(loop_index, async move {
+                if let Some(error) = guarded(&state, program).await {
                     let mut commands = state.commands.borrow_mut();
                     commands.push_back(Command::Ended { loop_index, error });
                 }
-            };
-            match self.add_loop(host, &*configure, Box::pin(future)) {
-                Ok(loop_index) => {
-                    let info = &mut self.state.hosts.borrow_mut()[usize::from(host)];
-                    info.loops.push(loop_index);
-                    info.running += 1;
-                }
-                Err(error) => self.state.fail(error_failure(format!("a host's loop: {error}"))),
-            }
+            });
+        }
+        Ok(())
+    }
+
+    fn failed_to_start(&mut self, host: u16, error: String) {
+        self.report_error(host, error);
+        self.state.crash(host, Crash::Process);
+    }
+
+    /// A program has returned an error.
+    fn report_error(&self, host: u16, error: String) {
+        let (may_fail, name) = {
+            let info = &self.state.hosts.borrow()[usize::from(host)];
+            (info.may_fail, info.name.clone())
+        };
+        match may_fail {
+            true => self.state.note(host, EventKind::Note, format!("ended: {error}")),
+            false => self.state.fail(error_failure(format!("host {name}: {error}"))),
         }
     }
 
     /// The program of a loop has ended; with the last one, the process ends.
     fn ended(&mut self, loop_index: u32, error: Option<String>) {
-        let found = {
-            let mut hosts = self.state.hosts.borrow_mut();
-            let found = hosts.iter().position(|host| host.loops.contains(&loop_index));
-            found.map(|host| {
-                let info = &mut hosts[host];
-                info.running -= 1;
-                (host as u16, info.running, info.may_fail, info.name.clone())
-            })
-        };
-        let Some((host, running, may_fail, name)) = found else {
+        let Some(host) = self.end_program(loop_index) else {
             return;
         };
-        match error {
-            Some(error) if may_fail => self.state.note(host, EventKind::Note, format!("ended: {error}")),
-            Some(error) => self.state.fail(error_failure(format!("host {name}: {error}"))),
-            None => {}
+        if let Some(error) = error {
+            self.report_error(host, error);
         }
-        if running == 0 {
+        if self.state.hosts.borrow()[usize::from(host)].closes_loops {
+            self.close_loop(loop_index);
+        }
+        self.end_if_idle(host);
+    }
+
+    /// The host of a loop whose program ends now.
+    fn end_program(&self, loop_index: u32) -> Option<u16> {
+        let mut hosts = self.state.hosts.borrow_mut();
+        let host = hosts.iter().position(|host| host.running.contains(&loop_index))?;
+        hosts[host].running.retain(|other| *other != loop_index);
+        Some(host as u16)
+    }
+
+    fn end_if_idle(&self, host: u16) {
+        if self.state.hosts.borrow()[usize::from(host)].running.is_empty() {
             self.state.crash(host, Crash::Process);
         }
+    }
+
+    /// Ends a loop as if its driver had failed.
+    fn kill(&mut self, loop_index: u32) {
+        let host = self.end_program(loop_index);
+        self.close_loop(loop_index);
+        if let Some(host) = host {
+            self.end_if_idle(host);
+        }
+    }
+
+    /// Closes a loop whose process continues: its sockets are closed, and its operations fail.
+    fn close_loop(&mut self, loop_index: u32) {
+        let Some(event_loop) = self.loops[loop_index as usize].take() else {
+            return;
+        };
+        {
+            let mut kernel = self.state.kernel.borrow_mut();
+            kernel.loops[loop_index as usize].fails_ops = true;
+            kernel.shared().schedule.end_loop(loop_index);
+        }
+        event_loop.abandon();
+        let mut kernel = self.state.kernel.borrow_mut();
+        kernel.loops[loop_index as usize].is_dead = true;
+        kernel.distribute();
     }
 
     fn signal(&mut self, host: u16, number: i32) {
@@ -1075,8 +1218,8 @@ impl World {
         }
     }
 
-    /// Plans turns for loops that were woken from outside of their turns.
-    fn collect_notifications(&mut self) {
+    /// Plans turns for loops that were woken from outside of their turns; `turned` is the loop that has just run.
+    fn collect_notifications(&mut self, turned: Option<u32>) {
         let notified = &self.state.notified;
         // A load is cheaper than a swap, and nearly always enough.
         if !notified.is_any.load(SeqCst) || !notified.is_any.swap(false, SeqCst) {
@@ -1093,7 +1236,16 @@ impl World {
         let mut kernel = self.state.kernel.borrow_mut();
         let now = kernel.clock;
         for loop_index in lock(&notified.loops).drain(..) {
-            kernel.shared().schedule.run(loop_index, now);
+            let schedule = &mut kernel.shared().schedule;
+            let host = schedule.host_of(loop_index);
+            // A loop that notifies itself is awake. Nothing but a loop of its process can wake another one.
+            let wakes_peer = turned.is_some_and(|turned| turned != loop_index);
+            let has_peers = || self.state.hosts.borrow()[usize::from(host)].loops.len() > 1;
+            let delay = match wakes_peer && has_peers() {
+                true => self.state.wake_delay(),
+                false => 0,
+            };
+            schedule.run(loop_index, now + delay);
         }
     }
 
@@ -1141,7 +1293,7 @@ impl World {
         let calls = self.state.calls.take();
         drop(calls);
         let hosts = self.state.hosts.take();
-        let started = hosts.iter().filter(|host| !host.programs.is_empty()).count();
+        let started = hosts.iter().filter(|host| host.launch.is_some()).count();
         drop(hosts);
         self.state.commands.take();
         let wire = self.state.kernel.borrow_mut().network.wire.take();

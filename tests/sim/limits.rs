@@ -5,7 +5,7 @@ use std::io;
 use windlass::fs::File;
 use windlass::net::{TcpListener, TcpStream, UdpSocket};
 use windlass::os_code;
-use windlass::sim::{Crash, Link, Sim};
+use windlass::sim::{Crash, Dist, Link, Sim};
 use windlass::time::{sleep, timeout};
 
 use crate::{MS, SEC, assert_kind, connect, seeds, start_echo};
@@ -125,6 +125,30 @@ fn a_lost_reset_is_not_the_last_one() {
         sleep(MS).await;
         sim.cut_one_way(["a"], ["sim"]);
         stream.write_all("?").await.0?;
+        sleep(SEC).await;
+        sim.heal();
+        let read = timeout(60 * SEC, stream.read_exact([0])).await;
+        let (result, _) = read.expect("the connection is reset");
+        assert_kind(result, io::ErrorKind::ConnectionReset);
+        Ok(())
+    });
+}
+
+/// As above, but the way back is cut while the RST is on it.
+#[test]
+fn a_reset_lost_on_its_way_is_not_the_last_one() {
+    seeds(|sim: Sim| async move {
+        sim.links(Link::new().latency(Dist::constant(100 * MS)));
+        sim.host("a").start(keep_connections);
+        sleep(MS).await;
+        let stream = connect("a").await?;
+        assert!(is_greeted(&stream).await);
+        sim.crash("a", Crash::Power);
+        sim.restart("a");
+        stream.write_all("?").await.0?;
+        // The segment has arrived after 100 ms, and the RST would after 200.
+        sleep(150 * MS).await;
+        sim.cut_one_way(["a"], ["sim"]);
         sleep(SEC).await;
         sim.heal();
         let read = timeout(60 * SEC, stream.read_exact([0])).await;

@@ -14,6 +14,7 @@ mod network;
 #[cfg(unix)]
 #[path = "../suite/network_rules.rs"]
 mod network_rules;
+mod pools;
 mod processes;
 mod quirks;
 #[cfg(unix)]

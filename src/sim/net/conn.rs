@@ -48,6 +48,8 @@ pub(super) struct End {
     pub(super) host: u16,
     /// The host has lost power and does not know the connection any more.
     pub(super) has_vanished: bool,
+    /// Its last segment was answered with an RST. If that is lost, it sends again, and gets another one.
+    pub(super) awaits_reset: bool,
     /// When something of the peer last arrived.
     pub(super) heard_at: u64,
     /// Keep-alive probes that were not answered.
@@ -208,6 +210,7 @@ impl End {
             fd: Some(fd),
             host,
             has_vanished: false,
+            awaits_reset: false,
             heard_at: 0,
             probes: 0,
             local,

@@ -31,6 +31,7 @@ use self::unix::Names;
 use self::wire::{ConnKey, SocketKey};
 pub(super) use self::wire::{NetEvent, Wire};
 use crate::driver::{Control, FdSpace, Reply, SocketKind};
+use crate::rand::mix;
 use crate::sys::{Credentials, Direction, Fd, Name, errno};
 
 /// The result of an operation; `None` if it cannot complete yet.
@@ -93,6 +94,9 @@ struct Socket {
     is_connecting: bool,
     /// The process has it: not a connection that it has not accepted yet.
     is_open: bool,
+    /// How many other loops of its process have it. The last one that closes it closes the socket, as with descriptors
+    /// of one socket in the kernel.
+    shares: u32,
     options: Options,
     /// The operations that wait, by direction, in the order in which they are tried.
     waiters: [Vec<Waiter>; 2],
@@ -124,6 +128,7 @@ impl Socket {
             serial: 0,
             is_connecting: false,
             is_open: true,
+            shares: 0,
             options: Options::default(),
             waiters: [Vec::new(), Vec::new()],
             state,
@@ -164,8 +169,11 @@ impl Network {
             Control::PeerCredentials { fd } => self.credentials(fd).map(Reply::Credentials),
             Control::Bind { fd, name } => self.bind(fd, name).map(|()| Reply::Done),
             Control::Listen { fd, backlog } => self.listen(fd, backlog).map(|()| Reply::Done),
-            // A socket that was made elsewhere is the kernel's.
-            Control::Adopt { .. } => Err(errno::BAD_FD),
+            // Another loop shares a socket of the process. A socket that was made elsewhere is the kernel's: not found.
+            Control::Adopt { fd } => {
+                self.socket(fd)?.shares += 1;
+                Ok(Reply::Done)
+            }
             Control::Watch { fd } => self.socket(fd).map(|_| Reply::Done),
             Control::Forget { .. } => Ok(Reply::Done),
             Control::Seek { .. } => Err(errno::INVALID),
@@ -179,7 +187,10 @@ impl Network {
             Control::Option { fd, like } => self.socket(fd)?.options.get(like).map(Reply::Option),
             Control::Shutdown { fd, how } => self.shutdown(fd, how).map(|()| Reply::Done),
             Control::Close { fd } => {
-                self.close(fd, false);
+                match self.socket(fd) {
+                    Ok(socket) if socket.shares > 0 => socket.shares -= 1,
+                    _ => self.close(fd, false),
+                }
                 Ok(Reply::Done)
             }
             Control::Reset { fd } => {
@@ -484,8 +495,19 @@ impl Network {
         // A more specific address wins.
         let best = fds.iter().filter_map(|fd| rank(*fd)).max()?;
         let sharing = || fds.iter().copied().filter(|fd| rank(*fd) == Some(best));
-        let hash = u64::from(from.port()).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        sharing().nth((hash % sharing().count() as u64) as usize)
+        match sharing().count() as u64 {
+            1 => sharing().next(),
+            count => sharing().nth((self.hash_of(from) % count) as usize),
+        }
+    }
+
+    /// The hash of a sender's address, which the seed of the run salts as the kernel salts its own at boot.
+    fn hash_of(&self, from: SocketAddr) -> u64 {
+        let ip = match from.ip() {
+            IpAddr::V4(ip) => u64::from(ip.to_bits()),
+            IpAddr::V6(ip) => mix((ip.to_bits() >> 64) as u64) ^ ip.to_bits() as u64,
+        };
+        mix(mix(ip ^ self.wire.as_ref().map_or(0, |wire| wire.hash_salt)) ^ u64::from(from.port()))
     }
 
     /// The address that a packet to `to` has: the unspecified one means this host.

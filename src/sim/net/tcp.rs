@@ -121,13 +121,16 @@ impl Network {
             false => unmapped(local),
         };
         let server_host = self.host_at(host, to.ip()).ok_or(errno::HOST_UNREACHABLE)?;
+        let is_unbound = from.port() == 0;
+        if is_unbound {
+            from.set_port(self.free_port(host, Protocol::Tcp)?);
+        }
         let listener = self.socket_at(server_host, Protocol::Tcp, to, from);
         let listener = listener.ok_or(errno::REFUSED)?;
         if self.is_full(listener, fd)? {
             return Ok(Setup::Full(listener));
         }
-        if from.port() == 0 {
-            from.set_port(self.free_port(host, Protocol::Tcp)?);
+        if is_unbound {
             self.use_port(host, Protocol::Tcp, from.port(), fd);
         }
         let listens_at = self.local_addr(listener)?.inet().ok_or(errno::REFUSED)?;

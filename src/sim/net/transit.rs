@@ -495,6 +495,7 @@ impl Network {
                 let flow = &mut self.conn(key.index).flows[end];
                 flow.segments.clear();
                 flow.discard();
+                self.conn(key.index).ends[sender].awaits_reset = true;
                 return self.send_reset(key.index, sender);
             }
             match segment.kind {
@@ -611,7 +612,7 @@ impl Network {
         }
     }
 
-    /// Sends an RST to an end. It is not sent again if it is lost.
+    /// Sends an RST to an end. If it is lost, it is sent again only as the answer to a segment that is sent again.
     fn send_reset(&mut self, index: u32, end: usize) {
         let conn = self.conn(index);
         let (key, link) = (conn.key(index), conn.links[end]);
@@ -626,9 +627,16 @@ impl Network {
 
     fn reset_arrives(&mut self, key: ConnKey, end: usize, event: NetEvent) {
         let Some(conn) = self.existing(key) else { return };
-        let (link, host) = (conn.links[end], conn.ends[end].host);
-        if self.wire().fate(link, event) != Fate::Arrives || self.is_down(host) {
-            return;
+        let (link, host, awaits_reset) = (conn.links[end], conn.ends[end].host, conn.ends[end].awaits_reset);
+        match self.wire().fate(link, event) {
+            Fate::Held => return,
+            Fate::Lost if awaits_reset => {
+                let at = self.wire().now + rto(3);
+                return self.schedule(at, event);
+            }
+            Fate::Lost => return,
+            Fate::Arrives if self.is_down(host) => return,
+            Fate::Arrives => {}
         }
         self.fail(key.index, end, errno::RESET);
         let conn = self.conn(key.index);

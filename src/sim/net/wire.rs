@@ -62,6 +62,8 @@ pub(crate) struct Wire {
     pub(crate) now: u64,
     pub(super) links: Vec<LinkState>,
     index: BTreeMap<(u16, u16), u32>,
+    /// Salts the hash that chooses among sockets which share a port.
+    pub(super) hash_salt: u64,
     /// Links that were set for a pair of hosts.
     set: BTreeMap<(u16, u16), Link>,
     default: Link,
@@ -111,6 +113,7 @@ impl Wire {
             now: 0,
             links: Vec::new(),
             index: BTreeMap::new(),
+            hash_salt: streams.stream("reuse port").next_u64(),
             set: BTreeMap::new(),
             default: Link::new(),
             streams,

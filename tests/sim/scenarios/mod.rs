@@ -13,6 +13,7 @@ mod echo;
 #[cfg(feature = "hyper")]
 mod http;
 mod retry;
+mod shards;
 mod shutdown;
 #[cfg(unix)]
 mod storm;
