@@ -7,6 +7,7 @@
 //!     cargo bench --bench instructions                        both drivers, about half a minute
 //!     cargo bench --bench instructions -- --driver reactor
 //!     cargo bench --bench instructions -- --tolerance 3       fails if a count has grown by more than 3 %
+//!     cargo bench --bench instructions -- --shards 2          a pool of two shards, with 50 connections each
 //!
 //! Needs valgrind.
 
@@ -49,17 +50,32 @@ mod run {
     /// instructions, so the lowest count is the best.
     const REPEATS: usize = 3;
 
-    const USAGE: &str = "usage: cargo bench --bench instructions -- [--driver proactor|reactor] [--tolerance PERCENT]";
+    const USAGE: &str =
+        "usage: cargo bench --bench instructions -- [--driver proactor|reactor] [--tolerance PERCENT] [--shards N]";
 
     pub(crate) fn main() -> io::Result<()> {
         if let Some(role) = options::role() {
-            return serve(role.first().map_or("", String::as_str));
+            let argument = |at: usize| role.get(at).map_or("", String::as_str);
+            return match argument(1).parse() {
+                Ok(shards) => serve_on_shards(argument(0), shards),
+                Err(_) => serve(argument(0)),
+            };
         }
-        let options = Options::read(USAGE, &["--driver", "--tolerance"]);
+        let options = Options::read(USAGE, &["--driver", "--tolerance", "--shards"]);
+        let shards = options.number("--shards", 0);
+        if shards > 0 {
+            println!(
+                "user instructions per echo of {shards} shards, {CONNECTIONS} connections x {REQUEST_LEN} B on each"
+            );
+            for driver in options.drivers() {
+                println!("{:10} {}", driver.name, per_echo(driver, shards)?);
+            }
+            return Ok(());
+        }
         let tolerance = options.number("--tolerance", usize::MAX);
         println!("user instructions per echo, {CONNECTIONS} connections x {REQUEST_LEN} B");
         for driver in options.drivers() {
-            let mut instructions = per_echo(driver)?;
+            let mut instructions = per_echo(driver, 0)?;
             let expected = EXPECTED.iter().find(|(name, _)| *name == driver.name);
             let expected = expected.map_or(instructions, |&(_, expected)| expected);
             let most = expected.saturating_add(expected.saturating_mul(tolerance as u64) / 100);
@@ -68,7 +84,7 @@ mod run {
                 if instructions <= most {
                     break;
                 }
-                instructions = instructions.min(per_echo(driver)?);
+                instructions = instructions.min(per_echo(driver, 0)?);
             }
             if instructions > most {
                 return Err(io::Error::other(format!(
@@ -81,9 +97,10 @@ mod run {
         Ok(())
     }
 
-    fn per_echo(driver: Driver) -> io::Result<u64> {
-        let (few, many) = (count(driver, FEW)?, count(driver, MANY)?);
-        Ok((many - few) / (MANY - FEW) as u64)
+    /// On one loop, or on this many shards.
+    fn per_echo(driver: Driver, shards: usize) -> io::Result<u64> {
+        let (few, many) = (count(driver, shards, FEW)?, count(driver, shards, MANY)?);
+        Ok((many - few) / ((MANY - FEW) * shards.max(1)) as u64)
     }
 
     /// Echoes on [`CONNECTIONS`] connections until their peers close them. The port is the first line of output.
@@ -95,15 +112,7 @@ mod run {
             let mut connections = Vec::new();
             for _ in 0..CONNECTIONS {
                 let (stream, _) = listener.accept().await?;
-                connections.push(windlass::spawn(async move {
-                    loop {
-                        let request = stream.read_managed().await?;
-                        if request.is_empty() {
-                            return io::Result::Ok(());
-                        }
-                        stream.write_all(request).await.0?;
-                    }
-                }));
+                connections.push(windlass::spawn(echo(stream)));
             }
             for connection in connections {
                 connection.await.map_err(io::Error::other)??;
@@ -112,8 +121,46 @@ mod run {
         })?
     }
 
-    /// The instructions of a server that answers this many requests.
-    fn count(driver: Driver, requests: usize) -> io::Result<u64> {
+    async fn echo(stream: windlass::net::TcpStream) -> io::Result<()> {
+        loop {
+            let request = stream.read_managed().await?;
+            if request.is_empty() {
+                return Ok(());
+            }
+            stream.write_all(request).await.0?;
+        }
+    }
+
+    /// As [`serve`], on a pool. Connections are handed over, so that each shard has the same number.
+    fn serve_on_shards(name: &str, shards: usize) -> io::Result<()> {
+        let choice = match name {
+            "reactor" => windlass::DriverChoice::Reactor,
+            _ => windlass::DriverChoice::Proactor,
+        };
+        let pool = windlass::shards::Builder::new()
+            .count(shards)
+            .each_loop(move |_, builder| builder.driver(choice))
+            .build()?;
+        let accept = windlass::shards::Accept::HandOver;
+        let listener = pool.listen_with(TcpListener::builder(), (Ipv4Addr::LOCALHOST, 0), accept)?;
+        println!("{}", listener.local_addr().port());
+        pool.run(move |_| async move {
+            let mut connections = Vec::new();
+            for _ in 0..CONNECTIONS {
+                if let Some((stream, _)) = listener.accept().await? {
+                    connections.push(windlass::spawn(echo(stream)));
+                }
+            }
+            for connection in connections {
+                connection.await.map_err(io::Error::other)??;
+            }
+            io::Result::Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// The instructions of a server that answers this many requests, on each shard.
+    fn count(driver: Driver, shards: usize, requests: usize) -> io::Result<u64> {
         let mut server = Command::new("valgrind")
             .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
             .args([
@@ -121,6 +168,7 @@ mod run {
                 "--role".as_ref(),
                 driver.name.as_ref(),
             ])
+            .args((shards > 0).then(|| shards.to_string()))
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -130,7 +178,7 @@ mod run {
         let mut line = String::new();
         BufReader::new(server.stdout.take().expect("it is piped")).read_line(&mut line)?;
         let port = line.trim().parse::<u16>().map_err(io::Error::other);
-        let loaded = port.and_then(|port| load(port, requests / CONNECTIONS));
+        let loaded = port.and_then(|port| load(port, CONNECTIONS * shards.max(1), requests / CONNECTIONS));
         let output = server.wait_with_output()?;
         let report = String::from_utf8_lossy(&output.stderr);
         if !output.status.success() {
@@ -144,8 +192,8 @@ mod run {
     }
 
     /// Sends this many requests on each connection, one after the other. The server, under callgrind, is the slower side.
-    fn load(port: u16, requests: usize) -> io::Result<()> {
-        let clients: Vec<_> = (0..CONNECTIONS)
+    fn load(port: u16, connections: usize, requests: usize) -> io::Result<()> {
+        let clients: Vec<_> = (0..connections)
             .map(|_| TcpStream::connect((Ipv4Addr::LOCALHOST, port)))
             .collect::<io::Result<_>>()?;
         thread::scope(|scope| {

@@ -51,7 +51,8 @@ pub(crate) async fn windlass_echo() -> io::Result<()> {
     }
 }
 
-async fn echo_all(stream: TcpStream) -> io::Result<()> {
+/// Echoes until the client closes.
+pub(crate) async fn echo_all(stream: TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     loop {
         let bytes = stream.read_managed().await?;

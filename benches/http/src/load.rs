@@ -35,8 +35,13 @@ impl Tool {
         format!("{} {}", self.name(), self.args().join(" "))
     }
 
-    pub fn run(&self, port: u16) -> Sample {
-        let output = crate::on_processor(crate::LOAD, self.name().as_ref())
+    /// Loads the server on this port, from one core if `is_pinned`.
+    pub fn run(&self, port: u16, is_pinned: bool) -> Sample {
+        let mut command = match is_pinned {
+            true => crate::on_processor(crate::LOAD, self.name().as_ref()),
+            false => std::process::Command::new(self.name()),
+        };
+        let output = command
             .args(self.args())
             .arg(format!("http://127.0.0.1:{port}/"))
             .output()

@@ -9,6 +9,9 @@
 //! Each round loads every server once, one after the other. The table has medians, the ratio to tokio (computed within
 //! each round, then the median), the server's CPU time per request, and all errors. `--rounds`, `--seconds`,
 //! `--requests` set the effort; `--only wrk` or `--only h2load` selects one tool.
+//!
+//! `--cores all` compares servers that use every core: a pool of shards, as many processes with `SO_REUSEPORT`, which share
+//! nothing, and tokio's multi-threaded runtime. The load runs on the same cores.
 
 mod load;
 mod serve;
@@ -20,10 +23,28 @@ use std::process::{Child, Command, Stdio};
 
 use load::{Sample, Tool};
 
-const SERVERS: [&str; 3] = ["tokio", "proactor", "reactor"];
+/// A server: the name in the table, the argument of `serve`, and whether it has a process for each core.
+type Kind = (&'static str, &'static str, bool);
 
-const USAGE: &str = "usage: windlass-http-bench [--rounds N] [--seconds N] [--requests N] [--only wrk|h2load]
-       windlass-http-bench serve tokio|proactor|reactor PORT";
+/// Servers on one core. The ratios are to the first.
+const ONE_CORE: [Kind; 3] = [
+    ("tokio", "tokio", false),
+    ("proactor", "proactor", false),
+    ("reactor", "reactor", false),
+];
+
+/// Servers on all cores.
+const ALL_CORES: [Kind; 5] = [
+    ("tokio, threads", "tokio-threads", false),
+    ("proactor, processes", "proactor", true),
+    ("proactor, shards", "proactor-shards", false),
+    ("reactor, processes", "reactor", true),
+    ("reactor, shards", "reactor-shards", false),
+];
+
+const USAGE: &str =
+    "usage: windlass-http-bench [--cores one|all] [--rounds N] [--seconds N] [--requests N] [--only wrk|h2load]
+       windlass-http-bench serve tokio|tokio-threads|proactor|proactor-shards|reactor|reactor-shards PORT";
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -45,6 +66,7 @@ fn main() {
             "--rounds" => amounts.rounds = number(),
             "--seconds" => amounts.seconds = number(),
             "--requests" => amounts.requests = number(),
+            "--cores" if matches!(value, "one" | "all") => amounts.all_cores = value == "all",
             "--only" if matches!(value, "wrk" | "h2load") => amounts.only = Some(value.to_owned()),
             _ => wrong(&format!("unknown option {name} {value}")),
         }
@@ -62,6 +84,7 @@ struct Amounts {
     seconds: usize,
     requests: usize,
     only: Option<String>,
+    all_cores: bool,
 }
 
 impl Default for Amounts {
@@ -71,13 +94,14 @@ impl Default for Amounts {
             seconds: 3,
             requests: 100_000,
             only: None,
+            all_cores: false,
         }
     }
 }
 
-/// A server in a separate process, so that its CPU time can be measured.
+/// A server in a separate process, or in several, so that its CPU time can be measured.
 struct Server {
-    child: Child,
+    children: Vec<Child>,
     port: u16,
 }
 
@@ -105,56 +129,71 @@ fn on_processor(processor: usize, program: &OsStr) -> Command {
 }
 
 impl Server {
-    /// Starts the server on an ephemeral port, and waits until it prints the port.
-    fn start(runtime: &str) -> Server {
+    /// Starts the server on an ephemeral port, and waits until it prints the port. The further processes get the same port.
+    fn start(&(name, runtime, is_per_core): &Kind, all_cores: bool) -> Server {
         let program = std::env::current_exe().expect("our own name");
-        let mut command = on_processor(SERVER, program.as_os_str());
-        command.args(["serve", runtime, "0"]);
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the server starts");
-        let mut said = String::new();
-        let told = BufReader::new(child.stdout.take().expect("piped")).read_line(&mut said);
-        let addr = told
-            .ok()
-            .and_then(|_| said.trim().strip_prefix(serve::LISTENING)?.parse::<SocketAddr>().ok());
-        match addr {
-            Some(addr) => Server {
-                child,
-                port: addr.port(),
-            },
-            None => {
-                let _ = child.kill();
-                panic!(
-                    "the server on {runtime} does not listen: {:?}, it printed {said:?}",
-                    child.wait()
-                );
+        let mut server = Server {
+            children: Vec::new(),
+            port: 0,
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        for _ in 0..if is_per_core { cores } else { 1 } {
+            let mut command = match all_cores {
+                true => Command::new(&program),
+                false => on_processor(SERVER, program.as_os_str()),
+            };
+            command.args(["serve", runtime, &server.port.to_string()]);
+            let mut child = command
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("the server starts");
+            let mut said = String::new();
+            let told = BufReader::new(child.stdout.take().expect("piped")).read_line(&mut said);
+            let addr = told
+                .ok()
+                .and_then(|_| said.trim().strip_prefix(serve::LISTENING)?.parse::<SocketAddr>().ok());
+            server.children.push(child);
+            match addr {
+                Some(addr) => server.port = addr.port(),
+                None => panic!("the server {name} does not listen: it printed {said:?}"),
             }
         }
+        server
     }
 
     /// The CPU time of its threads so far, in microseconds.
     fn used_us(&self) -> f64 {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("it runs");
-        let on_cpu_ns = |task: std::io::Result<std::fs::DirEntry>| {
-            let stat = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
-            stat.split_whitespace().next()?.parse::<f64>().ok()
+        let of_child = |child: &Child| {
+            let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id())).expect("it runs");
+            let on_cpu_ns = |task: std::io::Result<std::fs::DirEntry>| {
+                let stat = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+                stat.split_whitespace().next()?.parse::<f64>().ok()
+            };
+            tasks.filter_map(on_cpu_ns).sum::<f64>() / 1_000.0
         };
-        tasks.filter_map(on_cpu_ns).sum::<f64>() / 1_000.0
+        self.children.iter().map(of_child).sum()
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 
 fn compare(amounts: &Amounts) {
-    let servers: Vec<Server> = SERVERS.iter().map(|runtime| Server::start(runtime)).collect();
+    let kinds: &[Kind] = match amounts.all_cores {
+        true => &ALL_CORES,
+        false => &ONE_CORE,
+    };
+    let servers: Vec<Server> = kinds
+        .iter()
+        .map(|kind| Server::start(kind, amounts.all_cores))
+        .collect();
     let wanted = |tool: &Tool| amounts.only.as_deref().is_none_or(|only| only == tool.name());
     let tools = [
         Tool::Wrk {
@@ -172,34 +211,38 @@ fn compare(amounts: &Amounts) {
                 // Each round starts with the next server.
                 let at = (at + round) % servers.len();
                 let before = servers[at].used_us();
-                let mut sample = tool.run(servers[at].port);
+                let mut sample = tool.run(servers[at].port, !amounts.all_cores);
                 sample.cpu_us = (servers[at].used_us() - before) / sample.requests.max(1.0);
                 samples[at].push(sample);
             }
         }
         println!("{}", tool.describe());
         println!(
-            "{:<10} {:>12} {:>10} {:>14} {:>14} {:>8}",
+            "{:<20} {:>12} {:>10} {:>14} {:>14} {:>8}",
             "server", "requests/s", "ratio", "CPU us/request", "CPU ratio", "errors"
         );
-        for (name, of_it) in SERVERS.iter().zip(&samples) {
-            let paired = |value: fn(&Sample) -> f64| {
-                median(
-                    of_it
-                        .iter()
-                        .zip(&samples[0])
-                        .map(|(its, tokios)| value(its) / value(tokios)),
-                )
-            };
+        let paired = |one: &[Sample], other: &[Sample], value: fn(&Sample) -> f64| {
+            median(one.iter().zip(other).map(|(one, other)| value(one) / value(other)))
+        };
+        for ((name, ..), of_it) in kinds.iter().zip(&samples) {
             let failed: usize = of_it.iter().map(|sample| sample.errors).sum();
             errors += failed;
             println!(
-                "{name:<10} {:>12.0} {:>10.3} {:>14.2} {:>14.3} {failed:>8}",
+                "{name:<20} {:>12.0} {:>10.3} {:>14.2} {:>14.3} {failed:>8}",
                 median(of_it.iter().map(|sample| sample.rate)),
-                paired(|sample| sample.rate),
+                paired(of_it, &samples[0], |sample| sample.rate),
                 median(of_it.iter().map(|sample| sample.cpu_us)),
-                paired(|sample| sample.cpu_us),
+                paired(of_it, &samples[0], |sample| sample.cpu_us),
             );
+        }
+        if amounts.all_cores {
+            for (driver, processes, shards) in [("proactor", 1, 2), ("reactor", 3, 4)] {
+                println!(
+                    "{driver}, shards against processes: {:.3} x the requests, {:.3} x the CPU time",
+                    paired(&samples[shards], &samples[processes], |sample| sample.rate),
+                    paired(&samples[shards], &samples[processes], |sample| sample.cpu_us),
+                );
+            }
         }
         println!();
     }
