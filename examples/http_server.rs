@@ -13,12 +13,16 @@
 //!
 //! On Ctrl-C or SIGTERM it stops accepting, lets connections finish their current request, and cuts the rest after
 //! `--grace` seconds. hyper-util's `auto` detects the HTTP version from the first bytes of a connection.
+//!
+//! One loop on one thread serves by default. `--shards N` starts a pool of N loops, and `--shards all` one for each cpu:
+//! each accepts its own connections and runs the same code.
 
 #[path = "support/mod.rs"]
 mod support;
 
 use std::cell::Cell;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::process::ExitCode;
@@ -32,29 +36,36 @@ use hyper::header::{ACCEPT_RANGES, ALLOW, CONTENT_LENGTH, CONTENT_RANGE, CONTENT
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use support::{accept_failed, outln, reap};
 use windlass::compat::Bridge;
 use windlass::fs::File;
 use windlass::hyper::{Executor, Timer};
-use windlass::net::TcpListener;
+use windlass::net::{TcpBuilder, TcpListener, TcpStream};
+use windlass::shards::{self, Accept};
 use windlass::task::JoinSet;
 use windlass::time::{Instant, timeout, timeout_at};
 use windlass::{Builder, DriverChoice};
 
-const USAGE: &str = "usage: http_server [--listen HOST:PORT] [--driver auto|proactor|reactor] [--file PATH] \
-                     [--grace SECONDS] [--patience SECONDS] [--write-timeout SECONDS] [--upload-rate BYTES]";
+const USAGE: &str = "usage: http_server [--listen HOST:PORT] [--driver auto|proactor|reactor] [--shards N|all] \
+                     [--file PATH] [--grace SECONDS] [--patience SECONDS] [--write-timeout SECONDS] \
+                     [--upload-rate BYTES]";
 
 /// Data queued for a client is limited per connection: by this in the kernel,
 const SEND_BUFFER: usize = 128 * 1024;
 /// and by this in hyper, which requests the next chunk of a file when it has room.
 const WRITE_BUFFER: usize = 32 * 1024;
+/// How long a shard may take to cut its connections.
+const CUT_TIME: Duration = Duration::from_secs(5);
 /// The maximum number of concurrent requests on one HTTP/2 connection.
 const MAX_STREAMS: u32 = 32;
 
+#[derive(Clone)]
 struct Options {
     listen: String,
     driver: DriverChoice,
+    /// The number of shards, 0 for one per cpu; without it, one loop on this thread.
+    shards: Option<usize>,
     file: PathBuf,
     grace: Duration,
     patience: Duration,
@@ -62,7 +73,7 @@ struct Options {
     upload_rate: f64,
 }
 
-/// State shared by the connections. There is one thread, so a plain `Cell` is enough.
+/// State shared by the connections of a loop. It has one thread, so a plain `Cell` is enough.
 struct Shared {
     file: PathBuf,
     /// How long a client may send nothing while the server waits for it.
@@ -89,12 +100,15 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let result = Builder::new().driver(options.driver).build().and_then(|event_loop| {
-        outln!("driver: {}", event_loop.describe());
-        event_loop.run_until_complete(serve(options))?
-    });
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
+    let served = match options.shards {
+        None => serve_on_one_loop(options),
+        Some(count) => serve_on_shards(options, count),
+    };
+    match served {
+        Ok(served) => {
+            outln!("{served} requests were served");
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             eprintln!("{error}");
             ExitCode::FAILURE
@@ -102,16 +116,55 @@ fn main() -> ExitCode {
     }
 }
 
-async fn serve(options: Options) -> io::Result<()> {
-    let listener = TcpListener::builder()
-        .nodelay(true)
-        .send_buffer(SEND_BUFFER)
-        .listen(options.listen.as_str())
-        .await?;
-    let mut shutdown = windlass::signal::shutdown()?;
-    outln!("listening on {}", listener.local_addr()?);
+fn listener() -> TcpBuilder {
+    TcpListener::builder().nodelay(true).send_buffer(SEND_BUFFER)
+}
+
+fn serve_on_one_loop(options: Options) -> io::Result<u64> {
+    let event_loop = Builder::new().driver(options.driver).build()?;
+    outln!("driver: {}", event_loop.describe());
+    event_loop.run_until_complete(async {
+        let listener = listener().listen(options.listen.as_str()).await?;
+        let mut shutdown = windlass::signal::shutdown()?;
+        outln!("listening on {}", listener.local_addr()?);
+        let accept = async move || shutdown.run_until_shutdown(listener.accept()).await;
+        Ok(serve(&options, "", accept).await)
+    })?
+}
+
+fn serve_on_shards(options: Options, count: usize) -> io::Result<u64> {
+    let driver = options.driver;
+    let mut builder = shards::Builder::new()
+        .stop_on_signals()
+        // The shards cut their connections after the grace period. The pool's own is for a shard that does not.
+        .grace(options.grace + CUT_TIME)
+        .each_loop(move |_shard, builder| builder.driver(driver));
+    if count > 0 {
+        builder = builder.count(count);
+    }
+    let pool = builder.build()?;
+    let listener = pool.listen_with(listener(), options.listen.as_str(), Accept::default())?;
+    let shards = pool.shard(0).count();
+    outln!("{shards} shards\nlistening on {}", listener.local_addr());
+    let served = pool.run(move |shard| {
+        let options = options.clone();
+        async move {
+            let accept = async || listener.accept().await.transpose();
+            let label = format!("shard {}: ", shard.index());
+            Ok::<_, io::Error>(serve(&options, &label, accept).await)
+        }
+    })?;
+    Ok(served.iter().sum())
+}
+
+/// Serves connections until `accept` returns `None`, then drains. Returns the number of requests.
+async fn serve(
+    options: &Options,
+    label: &str,
+    mut accept: impl AsyncFnMut() -> Option<io::Result<(TcpStream, SocketAddr)>>,
+) -> u64 {
     let shared = Rc::new(Shared {
-        file: options.file,
+        file: options.file.clone(),
         patience: options.patience,
         write_timeout: options.write_timeout,
         upload_rate: options.upload_rate,
@@ -119,7 +172,7 @@ async fn serve(options: Options) -> io::Result<()> {
     });
     let graceful = GracefulShutdown::new();
     let mut http = auto::Builder::new(Executor);
-    // For the headers of every HTTP/1.1 request. It starts when the version is known: see `accept`.
+    // For the headers of every HTTP/1.1 request. It starts when the version is known: see `serve_connection`.
     http.http1()
         .timer(Timer)
         .header_read_timeout(options.patience)
@@ -129,59 +182,47 @@ async fn serve(options: Options) -> io::Result<()> {
         .keep_alive_interval(Duration::from_secs(30))
         .max_concurrent_streams(MAX_STREAMS)
         .max_send_buf_size(WRITE_BUFFER);
+    let http = Rc::new(http);
     let mut connections = JoinSet::new();
-    let accepting = accept(&listener, Rc::new(http), shared.clone(), &graceful, &mut connections);
-    // Never completes by itself.
-    shutdown.run_until_shutdown(accepting).await;
+    while let Some(accepted) = accept().await {
+        match accepted {
+            Ok((stream, _)) => {
+                reap(&mut connections);
+                let (http, watcher) = (http.clone(), graceful.watcher());
+                connections.spawn(serve_connection(stream, http, watcher, shared.clone()));
+            }
+            Err(error) => accept_failed(error).await,
+        }
+    }
 
     // From here on, new connections are refused.
-    drop(listener);
-    outln!("stopping: {} connections are left", graceful.count());
+    drop(accept);
+    outln!("{label}stopping: {} connections are left", graceful.count());
     match timeout(options.grace, graceful.shutdown()).await {
-        Ok(()) => outln!("all finished"),
-        Err(_) => outln!("grace period over: the remaining connections are cut"),
+        Ok(()) => outln!("{label}all finished"),
+        Err(_) => outln!("{label}grace period over: the remaining connections are cut"),
     }
     connections.shutdown().await;
-    outln!("{} requests were served", shared.served.get());
-    Ok(())
+    shared.served.get()
 }
 
-async fn accept(
-    listener: &TcpListener,
-    http: Rc<auto::Builder<Executor>>,
-    shared: Rc<Shared>,
-    graceful: &GracefulShutdown,
-    connections: &mut JoinSet<()>,
-) {
-    loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                accept_failed(error).await;
-                continue;
-            }
-        };
-        let (http, shared, watcher) = (http.clone(), shared.clone(), graceful.watcher());
-        reap(connections);
-        connections.spawn(async move {
-            let has_asked = Cell::new(false);
-            let service = service_fn(|request| {
-                has_asked.set(true);
-                answer(request, shared.clone())
-            });
-            let stream = Bridge::new(stream).write_timeout(shared.write_timeout);
-            let connection = http.serve_connection(stream, service);
-            let mut connection = pin!(watcher.watch(connection));
-            // While hyper-util waits for the bytes that identify the version, hyper runs no timer.
-            let result = match timeout(shared.patience, connection.as_mut()).await {
-                Ok(result) => result,
-                Err(_) if has_asked.get() => connection.await,
-                Err(_) => Err("no request within the time limit".into()),
-            };
-            if let Err(error) = result {
-                eprintln!("connection: {error}");
-            }
-        });
+async fn serve_connection(stream: TcpStream, http: Rc<auto::Builder<Executor>>, watcher: Watcher, shared: Rc<Shared>) {
+    let has_asked = Cell::new(false);
+    let service = service_fn(|request| {
+        has_asked.set(true);
+        answer(request, shared.clone())
+    });
+    let stream = Bridge::new(stream).write_timeout(shared.write_timeout);
+    let connection = http.serve_connection(stream, service);
+    let mut connection = pin!(watcher.watch(connection));
+    // While hyper-util waits for the bytes that identify the version, hyper runs no timer.
+    let result = match timeout(shared.patience, connection.as_mut()).await {
+        Ok(result) => result,
+        Err(_) if has_asked.get() => connection.await,
+        Err(_) => Err("no request within the time limit".into()),
+    };
+    if let Err(error) = result {
+        eprintln!("connection: {error}");
     }
 }
 
@@ -329,6 +370,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, St
     let mut options = Options {
         listen: "127.0.0.1:8080".into(),
         driver: DriverChoice::Auto,
+        shards: None,
         file: "README.md".into(),
         grace: Duration::from_secs(10),
         patience: Duration::from_secs(30),
@@ -340,6 +382,10 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, St
         match arg.as_str() {
             "--listen" => options.listen = value()?,
             "--driver" => options.driver = value()?.parse().map_err(|error: io::Error| error.to_string())?,
+            "--shards" => {
+                let count = Some(value()?).map(|count| if count == "all" { Some(0) } else { count.parse().ok() });
+                options.shards = Some(count.flatten().ok_or("--shards needs a number or 'all'")?);
+            }
             "--file" => options.file = value()?.into(),
             "--grace" => options.grace = seconds(&arg, &value()?)?,
             "--patience" => options.patience = seconds(&arg, &value()?)?,

@@ -12,6 +12,7 @@ pub(crate) fn document(plan: &Plan, setting: &Setting, results: &Results) -> Str
         ("quick", plan.quick.to_string()),
         ("machine", machine(setting)),
         ("echo", echo(results)),
+        ("all_cores", all_cores(results)),
         ("system_calls", system_calls(results)),
         ("timers", timers(results)),
         ("memory", memory(results)),
@@ -64,6 +65,26 @@ fn echo(results: &Results) -> String {
                     ("latency_ns_and_count", latency(round)),
                 ]));
             }
+        }
+    }
+    list(rounds)
+}
+
+fn all_cores(results: &Results) -> String {
+    let mut rounds = Vec::new();
+    for pool in &results.pools {
+        for (index, round) in pool.score.rounds.iter().enumerate() {
+            rounds.push(object(&[
+                ("contender", string(pool.kind.name())),
+                ("shards", pool.shards.to_string()),
+                ("connections", pool.shape.connections.to_string()),
+                ("request_bytes", pool.shape.request_len.to_string()),
+                ("round", (index + 1).to_string()),
+                ("requests", round.requests.to_string()),
+                ("wall_ns", round.wall.as_nanos().to_string()),
+                ("server_cpu_ns", round.cpu.as_nanos().to_string()),
+                ("load_cpu_ns", round.load_cpu.as_nanos().to_string()),
+            ]));
         }
     }
     list(rounds)

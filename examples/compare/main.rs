@@ -7,12 +7,14 @@
 //!
 //! Every server is a separate process on one core; the load comes from this process on another. All rounds are
 //! interleaved (A B C, B C A, C A B), so that a machine that slows down affects all contenders. All traffic stays on
-//! the loopback.
+//! the loopback. One more measurement gives all cores to a pool of shards and to its load.
 //!
 //! `cargo bench --bench comparison` is the same program, so the modules refer to this file by `super`.
 
 #[cfg(target_os = "linux")]
 mod contender;
+#[cfg(target_os = "linux")]
+mod cores;
 #[cfg(target_os = "linux")]
 mod echo;
 #[cfg(target_os = "linux")]

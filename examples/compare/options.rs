@@ -14,7 +14,7 @@ a python3, asyncio and uvloop. Prints tables, and writes a report with plots (HT
 
   --quick        shorter rounds and fewer loads: under 20 s instead of two minutes, and noisier
   --only PART    only one part:
-                   echo    throughput, latency, CPU time and system calls per request
+                   echo    throughput, latency, CPU time and system calls per request; a pool on all cores
                    timers  how late a sleep ends
                    memory  of an idle connection
                    stall   how late a tick is while a task computes
@@ -28,6 +28,8 @@ pub(crate) enum Job {
     Compare(Plan),
     /// Hidden: be a server, for a parent that reads the port from standard output.
     Serve(Kind),
+    /// Hidden: be a pool with this many shards.
+    ServePool(Kind, usize),
     /// Hidden: measure sleeps, for a parent that reads the lateness of each from standard output.
     Sleep(Kind, Duration, usize),
     /// Hidden: measure stalls, for a parent that reads them from standard output. The times are before and after the
@@ -77,6 +79,9 @@ pub(crate) struct Plan {
     /// The length of an echo round.
     pub(crate) warm_up: Duration,
     pub(crate) round: Duration,
+    /// The load on pools of shards, and its number of rounds.
+    pub(crate) pool_load: Shape,
+    pub(crate) pool_rounds: usize,
     /// The number of requests over which system calls are counted.
     pub(crate) traced_requests: u64,
     /// The sleeps, their number per round, and the number of rounds.
@@ -127,6 +132,8 @@ impl Plan {
             ],
             warm_up: Duration::from_millis(60),
             round: Duration::from_millis(370),
+            pool_load: shape(200, USUAL.request_len),
+            pool_rounds: 3,
             traced_requests: 2000,
             sleeps: [(Duration::from_micros(100), 500), (Duration::from_millis(1), 200)],
             sleep_rounds: 3,
@@ -173,6 +180,11 @@ pub(crate) fn parse(args: impl Iterator<Item = String>) -> Result<Job, String> {
             // Cargo passes this to every bench.
             "--bench" => {}
             "--serve" => return Ok(Job::Serve(Kind::parse(&value()?)?)),
+            "--serve-pool" => {
+                let kind = Kind::parse(&value()?)?;
+                let count = value()?.parse().map_err(|_| "--serve-pool needs a count")?;
+                return Ok(Job::ServePool(kind, count));
+            }
             "--sleep" => {
                 let kind = Kind::parse(&value()?)?;
                 let pause = nanos(&value()?)?;

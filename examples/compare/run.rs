@@ -14,12 +14,13 @@ use super::kit::progress::Progress;
 use super::limits::Limits;
 use super::options::{self, Job, Part, Plan, USUAL};
 use super::python::Python;
-use super::{echo, json, memory, report, serve, stall, syscalls, tables, tasks, timers};
+use super::{cores, echo, json, memory, report, serve, stall, syscalls, tables, tasks, timers};
 
 /// Everything that was measured.
 #[derive(Default)]
 pub(crate) struct Results {
     pub(crate) echo: Vec<echo::Workload>,
+    pub(crate) pools: Vec<cores::Pool>,
     pub(crate) calls: Vec<syscalls::Calls>,
     pub(crate) timers: Vec<timers::Lateness>,
     pub(crate) memory: Vec<memory::Memory>,
@@ -70,6 +71,7 @@ pub(crate) fn main() -> ExitCode {
             Ok(())
         }
         Job::Serve(kind) => serve::serve(kind),
+        Job::ServePool(kind, count) => cores::serve(kind, count),
         Job::Sleep(kind, pause, count) => timers::measure_sleeps(kind, pause, count),
         Job::Stall(kind, before, after) => stall::measure_stalls(kind, before, after),
         Job::Compare(plan) => compare(&plan),
@@ -166,7 +168,9 @@ fn measure(plan: &Plan, folder: &Path, setting: &mut Setting) -> io::Result<Resu
         (Part::Stall, runtimes * stall::weight_of_one(plan)),
         (
             Part::Echo,
-            echo::weight(plan, limits, &field) + servers * syscalls::weight_of_one(plan),
+            echo::weight(plan, limits, &field)
+                + servers * syscalls::weight_of_one(plan)
+                + cores::weight(plan, machine, &field),
         ),
         (Part::Timers, timers::weight(plan, &field)),
         (Part::Memory, servers * memory::weight_of_one(plan)),
@@ -177,6 +181,9 @@ fn measure(plan: &Plan, folder: &Path, setting: &mut Setting) -> io::Result<Resu
     // Before this process is pinned to a core.
     if plan.has(Part::Stall) {
         results.stalls = stall::measure(plan, &field, &mut progress, missing);
+    }
+    if plan.has(Part::Echo) {
+        results.pools = cores::measure(plan, machine, limits, &field, &mut progress, missing);
     }
     machine.pin_to_load();
     if plan.has(Part::Echo) {

@@ -1,16 +1,19 @@
 //! A server for clients of Redis, with a few commands on strings: PING, ECHO, SET (with EX or PX), GET, DEL, INCR, EXPIRE,
-//! TTL, MGET and MSET, pipelined or not, as arrays or as words on a line.
+//! TTL, MGET, MSET, DBSIZE and FLUSHALL, pipelined or not, as arrays or as words on a line.
 //!
-//! `cargo run --release --example resp_server -- [127.0.0.1:6379]`, then `redis-cli SET greeting hello EX 60`, or
+//! `cargo run --release --example resp_server -- [127.0.0.1:6379] [--shards N|all]`, then `redis-cli SET greeting hello EX 60`, or
 //! `redis-benchmark -t set,get -P 16`.
 //!
 //! The number of connections, the length of a request and the queued output are limited; a client that stops in the
 //! middle of a request, or does not read its replies, is disconnected. On Ctrl-C or SIGTERM the server stops accepting
 //! and lets the open connections finish.
+//!
+//! One loop serves by default. With `--shards`, each of N loops owns a part of the keys: see `sharded.rs`.
 
 #[path = "../support/mod.rs"]
 mod support;
 
+mod sharded;
 mod store;
 
 use std::cell::RefCell;
@@ -34,7 +37,10 @@ const MAX_OUTPUT: usize = 64 * 1024;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn main() -> io::Result<()> {
-    let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:6379".to_owned());
+    let (addr, shards) = sharded::arguments()?;
+    if let Some(count) = shards {
+        return sharded::run(&addr, count);
+    }
     windlass::run(async {
         let listener = TcpListener::builder().nodelay(true).listen(addr.as_str()).await?;
         let mut shutdown = windlass::signal::shutdown()?;

@@ -9,7 +9,7 @@ const MAX_REQUEST: usize = 1 << 20;
 /// The maximum length of a line, and of a request that is one line.
 const MAX_LINE: usize = 64 * 1024;
 /// The maximum length of a reply with several values.
-const MAX_REPLY: usize = 16 << 20;
+pub(crate) const MAX_REPLY: usize = 16 << 20;
 /// The maximum number of arguments.
 const MAX_ARGS: usize = 4096;
 
@@ -175,7 +175,13 @@ impl Store {
                 Some(None) => -1,
                 Some(Some(at)) => ((at - Instant::now()).as_millis() as i64 + 500) / 1000,
             }),
-            ("ping" | "echo" | "get" | "mget" | "set" | "mset" | "del" | "incr" | "expire" | "ttl", _) => {
+            ("dbsize", []) => Reply::Integer(self.len() as i64),
+            ("flushall", []) => {
+                self.clear();
+                Reply::Ok
+            }
+            ("ping" | "echo" | "get" | "mget" | "set" | "mset" | "del" | "incr" | "expire" | "ttl", _)
+            | ("dbsize" | "flushall", _) => {
                 return Err(format!("wrong number of arguments for '{name}' command"));
             }
             _ => return Err(format!("unknown command '{}'", name.escape_default())),
@@ -196,6 +202,15 @@ impl Store {
         let value = value.to_vec();
         self.entries.insert(key.to_vec(), Entry { value, expires });
         Reply::Ok
+    }
+
+    /// The number of entries, with those that have expired since the last sweep.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
     }
 
     /// Frees the entries that have expired.

@@ -54,12 +54,55 @@ fn the_client_fetches_from_the_server() {
     }
 }
 
+/// All shards share the port. Each stops accepting, lets its requests finish and cuts the rest.
+#[test]
+fn shards_serve_and_stop_together() {
+    const SHARDS: usize = 3;
+    const PAGES: usize = 60;
+    for driver in drivers() {
+        let args = ["--listen", "127.0.0.1:0", "--grace", "2", "--shards", "3"];
+        let (mut server, addr) = serve_with(driver, &args);
+        for _ in 0..PAGES {
+            fetch(&addr);
+        }
+        let (mut busy, mut stuck) = (begin_upload(&addr), begin_upload(&addr));
+        server.send(libc::SIGTERM);
+        // Each upload is in the count of one shard.
+        let mut left = 0;
+        let mut shards = Vec::new();
+        while shards.len() < SHARDS {
+            let line = server.until("stopping: ");
+            let (shard, rest) = line.split_once(": stopping: ").expect("a shard");
+            let count = rest.split(' ').next().and_then(|count| count.parse::<usize>().ok());
+            left += count.expect("a number");
+            shards.push(shard.to_owned());
+        }
+        shards.sort();
+        assert_eq!(shards, ["shard 0", "shard 1", "shard 2"], "on {driver}");
+        // A shard may not have noticed yet that a page's connection has ended.
+        assert!(left >= 2, "on {driver}: {left}");
+        busy.write_all(b"def").expect("write");
+        let mut answer = String::new();
+        busy.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.ends_with("6 bytes, sum 597\n"), "on {driver}: {answer}");
+        server.until("grace period over");
+        server.until(&format!("{} requests were served", PAGES + 2));
+        server.ends_well();
+        assert_eq!(stuck.read(&mut [0; 16]).unwrap_or(0), 0, "on {driver}");
+        assert!(
+            TcpStream::connect(&addr).is_err(),
+            "on {driver}: a socket is still open"
+        );
+    }
+}
+
 #[test]
 fn wrong_options_are_refused() {
     for driver in drivers().take(1) {
         for (name, args) in [
             ("http_server", &["--port", "80"][..]),
             ("http_server", &["--grace", "soon"]),
+            ("http_server", &["--shards", "many"]),
             ("http_client", &[]),
             ("http_client", &["ftp://localhost/"]),
             ("http_client", &["--http3", "http://localhost/"]),

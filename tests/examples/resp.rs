@@ -7,12 +7,15 @@ use std::time::Duration;
 
 use crate::{Running, drivers, example};
 
-fn start(driver: &str) -> (Running, String) {
-    let mut server = Running::start(example("resp_server", driver).arg("127.0.0.1:0"));
+fn start(driver: &str, args: &[&str]) -> (Running, String) {
+    let mut server = Running::start(example("resp_server", driver).arg("127.0.0.1:0").args(args));
     let line = server.until("listening on ");
     let addr = line.rsplit(' ').next().expect("an address").to_owned();
     (server, addr)
 }
+
+/// One loop, and a pool: the same replies.
+const WAYS: [&[&str]; 2] = [&[], &["--shards", "3"]];
 
 struct Client(BufReader<TcpStream>);
 
@@ -74,8 +77,8 @@ fn request(words: &str) -> String {
 
 #[test]
 fn commands() {
-    for driver in drivers() {
-        let (_server, addr) = start(driver);
+    for (driver, way) in drivers().flat_map(|driver| WAYS.map(|way| (driver, way))) {
+        let (_server, addr) = start(driver, way);
         let mut client = Client::connect(&addr);
         for (command, reply) in [
             ("PING", "+PONG"),
@@ -109,6 +112,18 @@ fn commands() {
             ("SET a 1 EX x", "-ERR value is not an integer or out of range"),
             ("MSET x", "-ERR wrong number of arguments for 'mset' command"),
             ("GET", "-ERR wrong number of arguments for 'get' command"),
+            ("FLUSHALL", "+OK"),
+            ("DBSIZE", ":0"),
+            ("MSET a 1 b 2 c 3 d 4 e 5 f 6 g 7 h 8", "+OK"),
+            ("DBSIZE", ":8"),
+            ("MGET h g f e d c b a z", "[8 7 6 5 4 3 2 1 nil]"),
+            ("MSET a 1 b 2 a 3", "+OK"),
+            ("MGET a a", "[3 3]"),
+            ("DEL a b b c", ":3"),
+            ("DBSIZE", ":5"),
+            ("FLUSHALL", "+OK"),
+            ("MGET d e f", "[nil nil nil]"),
+            ("DBSIZE now", "-ERR wrong number of arguments for 'dbsize' command"),
             ("SING", "-ERR unknown command 'sing'"),
         ] {
             assert_eq!(client.ask(command), reply, "{command} on {driver}");
@@ -138,8 +153,8 @@ fn commands() {
 
 #[test]
 fn pipelines_and_partial_requests() {
-    for driver in drivers() {
-        let (_server, addr) = start(driver);
+    for (driver, way) in drivers().flat_map(|driver| WAYS.map(|way| (driver, way))) {
+        let (_server, addr) = start(driver, way);
         let mut client = Client::connect(&addr);
         // 2,000 requests before the first reply is read: more than one buffer, and more output than is queued.
         client.send(request(&format!("SET text {}", "x".repeat(500))));
@@ -147,6 +162,34 @@ fn pipelines_and_partial_requests() {
         assert_eq!(client.reply(), "+OK");
         for _ in 0..2_000 {
             assert_eq!(client.reply().len(), 500, "on {driver}");
+        }
+        // Replies come in the order of the requests, and each sees the effects of those before it.
+        let keys = (0..50).map(|key| format!("key{key}"));
+        let rounds = keys.map(|key| {
+            [
+                "DEL K other",
+                "INCR K",
+                "MSET K 7 other 1",
+                "DBSIZE",
+                "INCR K",
+                "MGET other K",
+            ]
+            .map(|command| request(&command.replace('K', &key)))
+            .concat()
+        });
+        client.send(request("FLUSHALL") + &rounds.collect::<String>());
+        assert_eq!(client.reply(), "+OK");
+        for key in 0..50 {
+            let replies: Vec<String> = (0..6).map(|_| client.reply()).collect();
+            let expected = [
+                if key == 0 { ":0" } else { ":1" },
+                ":1",
+                "+OK",
+                &format!(":{}", key + 2),
+                ":8",
+                "[1 8]",
+            ];
+            assert_eq!(replies, expected, "on {driver} {way:?}");
         }
         // A request and a half: the first is answered without the rest.
         let next = request("ECHO second");
@@ -176,8 +219,8 @@ fn pipelines_and_partial_requests() {
 /// A client that breaks the protocol gets an error and is disconnected; the others are not affected.
 #[test]
 fn protocol_errors() {
-    for driver in drivers() {
-        let (_server, addr) = start(driver);
+    for (driver, way) in drivers().flat_map(|driver| WAYS.map(|way| (driver, way))) {
+        let (_server, addr) = start(driver, way);
         let mut bystander = Client::connect(&addr);
         for wrong in [
             "*x\r\n".to_owned(),
@@ -201,13 +244,47 @@ fn protocol_errors() {
     }
 }
 
+/// Each shard has its own listener and keys. All stop at a signal, with clients connected.
+#[test]
+fn shards_stop_together() {
+    for driver in drivers() {
+        let (mut server, addr) = start(driver, &["--shards", "3"]);
+        let mut clients: Vec<Client> = (0..30).map(|_| Client::connect(&addr)).collect();
+        for (index, client) in clients.iter_mut().enumerate() {
+            assert_eq!(client.ask(&format!("SET key{index} {index}")), "+OK", "on {driver}");
+        }
+        for (index, client) in clients.iter_mut().rev().enumerate() {
+            assert_eq!(client.ask(&format!("GET key{index}")), index.to_string(), "on {driver}");
+        }
+        server.send(libc::SIGTERM);
+        for _ in 0..3 {
+            server.until("stopped accepting; ");
+        }
+        // Open connections are served until they end, also those whose shard has drained its own.
+        let last = clients.pop().expect("one of them");
+        drop(clients);
+        let mut last = last;
+        assert_eq!(last.ask("DBSIZE"), ":30", "on {driver}");
+        assert_eq!(last.ask("GET key17"), "17", "on {driver}");
+        drop(last);
+        for _ in 0..3 {
+            server.until("all finished");
+        }
+        server.ends_well();
+        assert!(
+            TcpStream::connect(&addr).is_err(),
+            "on {driver}: a socket is still open"
+        );
+    }
+}
+
 #[test]
 fn the_clients_of_redis() {
     if Command::new("redis-cli").arg("--version").output().is_err() {
         return println!("-- SKIPPED: redis-cli and redis-benchmark are not installed");
     }
-    for driver in drivers() {
-        let (_server, addr) = start(driver);
+    for (driver, way) in drivers().flat_map(|driver| WAYS.map(|way| (driver, way))) {
+        let (_server, addr) = start(driver, way);
         let port = addr.rsplit(':').next().expect("a port");
         let cli = |args: &[&str]| {
             let output = Command::new("redis-cli")

@@ -211,7 +211,7 @@ fn method(plan: &Plan, setting: &Setting) -> String {
     format!(
         "<section><h2>Method</h2>\
          <p>Every server is a separate process on one core; the load comes from another process, on another core if \
-         there is one. Each connection has one request in flight; each echo is compared with the request. The rounds \
+         there is one; only the pools of shards share all cores with their load. Each connection has one request in flight; each echo is compared with the request. The rounds \
          of all contenders are interleaved, each starting with the next contender, so that a machine that slows down \
          affects all of them. Requests per second and CPU time are medians of the rounds; ratios are computed within \
          each round, then the median is taken. Percentiles of latency and lateness are over all rounds. Memory, \

@@ -1,7 +1,9 @@
 //! The tables, for the terminal and for the HTML page.
 
 use super::contender::Kind;
+use super::cores::Pool;
 use super::echo::{Score, Workload};
+use super::kit::load::Shape;
 use super::kit::stats::Spread;
 use super::kit::text::{bytes, cells, lateness, lay_out, micros, nanos, ratio, thousands};
 use super::options::{Part, Plan, SINGLE, USUAL};
@@ -46,6 +48,9 @@ pub(crate) fn all(plan: &Plan, setting: &Setting, results: &Results) -> Vec<Tabl
     for workload in [results.usual(), single].into_iter().flatten() {
         tables.push(echo(plan, results, workload));
     }
+    if let Some(pool) = results.pools.first() {
+        tables.push(all_cores(results, pool.shape));
+    }
     if !results.timers.is_empty() {
         tables.push(timers(results));
     }
@@ -67,6 +72,34 @@ pub(crate) fn ladder(results: &Results) -> Vec<&Workload> {
     let mut steps: Vec<&Workload> = results.echo.iter().filter(is_step).collect();
     steps.sort_by_key(|workload| workload.shape.connections);
     steps
+}
+
+/// A pool with one shard per core beside a pool of one.
+fn all_cores(results: &Results, shape: Shape) -> Table {
+    let mut rows = vec![cells(["", "shards", "req/s", "spread", "CPU/req", "x one shard"])];
+    for pool in &results.pools {
+        let is_one = |other: &&Pool| other.kind == pool.kind && other.shards == 1;
+        let one = results.pools.iter().find(is_one);
+        let times = one.map_or(f64::NAN, |one| pool.score.rate_times(&one.score));
+        let rate = pool.score.rate();
+        rows.push(vec![
+            pool.kind.title().to_string(),
+            pool.shards.to_string(),
+            format!("{}{}", if rate.is_noisy() { "~" } else { "" }, thousands(rate.median)),
+            percent((rate.most - rate.least) / rate.median),
+            micros(pool.score.cpu_micros().median),
+            ratio(times),
+        ]);
+    }
+    Table {
+        part: Some(Part::Echo),
+        title: format!("All cores: echo by a pool of shards, {shape}"),
+        rows,
+        left: &[0],
+        notes: vec![
+            "the load runs on the same cores, with one thread for each: compare the rows with each other only".into(),
+        ],
+    }
 }
 
 fn by_connections(results: &Results) -> Table {
