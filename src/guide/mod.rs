@@ -48,8 +48,13 @@ pub mod blocking {}
 
 #[doc = include_str!("links.md")]
 #[doc = include_str!("../../docs/guide/threads.md")]
-#[doc = "---\n\nReference: [`LoopHandle`](crate::LoopHandle), [`LoopThread`](crate::LoopThread), [`sync::thread`](crate::sync::thread), [`net::TcpBuilder`](crate::net::TcpBuilder)"]
+#[doc = "---\n\nReference: [`LoopHandle`](crate::LoopHandle), [`LoopThread`](crate::LoopThread), [`sync::thread`](crate::sync::thread)"]
 pub mod threads {}
+
+#[doc = include_str!("links.md")]
+#[doc = include_str!("../../docs/guide/shards.md")]
+#[doc = "---\n\nReference: [`shards`](crate::shards), [`Builder`](crate::shards::Builder), [`Shard`](crate::shards::Shard), [`Sharded`](crate::shards::Sharded)"]
+pub mod shards {}
 
 #[doc = include_str!("links.md")]
 #[doc = include_str!("../../docs/guide/drivers.md")]
