@@ -657,6 +657,7 @@ impl PeerLink for ShardState {
         if self.shared().is_stopping() {
             return;
         }
+        self.shared().mark_dead(self.index);
         let listeners = self.listeners.borrow().clone();
         for listener in listeners {
             listener.leave(self);
