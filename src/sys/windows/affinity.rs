@@ -46,11 +46,14 @@ pub(in crate::sys) fn main_mask() -> io::Result<CpuSet> {
         check(unsafe { GetProcessGroupAffinity(GetCurrentProcess(), &mut count, &mut group) })?;
         return Ok(in_group(process, group));
     }
-    // SAFETY: these two take and return plain numbers.
+    // SAFETY: it takes and returns plain numbers.
     let groups = 0..unsafe { GetActiveProcessorGroupCount() };
-    let masks = groups.map(|group| match unsafe { GetActiveProcessorCount(group) } {
-        count @ 0..usize::BITS => (1 << count) - 1,
-        _ => usize::MAX,
+    let masks = groups.map(|group| {
+        // SAFETY: as above.
+        match unsafe { GetActiveProcessorCount(group) } {
+            count @ 0..usize::BITS => (1 << count) - 1,
+            _ => usize::MAX,
+        }
     });
     Ok(CpuSet::from_mask(&masks.collect::<Vec<_>>()))
 }
