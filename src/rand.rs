@@ -295,25 +295,42 @@ pub(crate) fn seeded<T>(rng: Rng, run: impl FnOnce() -> T) -> T {
 ///
 /// The standard library's is the C library's, whose last digit differs between platforms, so that a seed would mean another
 /// run there. This one uses nothing but additions, multiplications and divisions, which are the same everywhere.
+#[inline]
 pub(crate) fn ln(x: f64) -> f64 {
-    const HIDDEN: u64 = 1 << 52;
     let bits = x.to_bits();
-    // x = mantissa * 2^exponent, with a mantissa from 1/sqrt(2) to sqrt(2).
-    let mut exponent = (bits >> 52) as i64 - 1_023;
-    let mut mantissa = f64::from_bits(bits & (HIDDEN - 1) | 1_023 << 52);
-    if mantissa > std::f64::consts::SQRT_2 {
-        mantissa /= 2.0;
-        exponent += 1;
-    }
-    // ln(m) = 2 artanh((m - 1) / (m + 1)), with the argument below 0.172.
-    let s = (mantissa - 1.0) / (mantissa + 1.0);
-    let square = s * s;
-    let mut sum = 0.0;
-    for odd in [21.0, 19.0, 17.0, 15.0, 13.0, 11.0, 9.0, 7.0, 5.0, 3.0, 1.0] {
-        sum = sum * square + 1.0 / odd;
-    }
-    exponent as f64 * std::f64::consts::LN_2 + 2.0 * s * sum
+    // x = mantissa * 2^exponent, with a mantissa from 0.6875 to 1.375, in one of the intervals of the table.
+    let above = bits.wrapping_sub(LEAST_MANTISSA);
+    let exponent = above as i64 >> 52;
+    let mantissa = f64::from_bits(bits.wrapping_sub((exponent as u64) << 52));
+    let (center, inverse, log) = LOGARITHMS[(above >> 45) as usize % 128];
+    // ln(m) = ln(c) + ln(1 + r), with r below 1/256.
+    let r = (mantissa - center) * inverse;
+    let square = r * r;
+    let odd = (1.0 / 3.0 - r * 0.25) + square * (0.2 - r * (1.0 / 6.0));
+    exponent as f64 * std::f64::consts::LN_2 + log + (r + square * (r * odd - 0.5))
 }
+
+/// 0.6875.
+const LEAST_MANTISSA: u64 = 0x3fe6 << 48;
+
+/// The centers of 128 intervals from 0.6875 to 1.375, with their inverses and logarithms: see [`ln`].
+static LOGARITHMS: [(f64, f64, f64); 128] = {
+    let mut table = [(0.0, 0.0, 0.0); 128];
+    let mut index = 0;
+    while index < 128 {
+        let center = f64::from_bits(LEAST_MANTISSA + ((index as u64) << 45) + (1 << 44));
+        // ln(c) = 2 artanh((c - 1) / (c + 1)), with the argument below 0.19.
+        let s = (center - 1.0) / (center + 1.0);
+        let (mut sum, mut odd) = (0.0, 25.0);
+        while odd > 0.0 {
+            sum = sum * s * s + 1.0 / odd;
+            odd -= 2.0;
+        }
+        table[index] = (center, 1.0 / center, 2.0 * s * sum);
+        index += 1;
+    }
+    table
+};
 
 /// The exponential function, for small numbers: see [`ln`].
 #[cfg(feature = "sim")]

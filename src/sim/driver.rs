@@ -159,10 +159,8 @@ unsafe impl Driver for SimDriver {
             }
             Op::LookUp { .. } if kernel.world.is_some() => {
                 let (now, loop_index) = (kernel.clock, self.loop_index);
-                if let Some(world) = &mut kernel.world {
-                    let at = now + world.zone.next_delay();
-                    world.schedule.push(at, Event::op(loop_index, id));
-                }
+                let at = now + kernel.shared().zone.next_delay();
+                kernel.schedule().push(at, Event::op(loop_index, id));
                 is_queued = false;
             }
             // Names are the kernel's even here, and so are files that were opened elsewhere or if the program wants it: a
@@ -244,7 +242,10 @@ unsafe impl Driver for SimDriver {
     fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         let mut kernel = self.kernel.borrow_mut();
         let before = completed.len();
-        completed.append(&mut kernel.loops[self.loop_index as usize].done);
+        let done = &mut kernel.loops[self.loop_index as usize].done;
+        if !done.is_empty() {
+            completed.append(done);
+        }
         while kernel.advance(self.loop_index, completed) && completed.len() == before {}
         let is_idle = completed.len() == before;
         match (wait, &self.notifier) {
@@ -278,8 +279,8 @@ unsafe impl Driver for SimDriver {
 
     fn wall_clock(&self) -> SystemTime {
         let kernel = self.kernel.borrow();
-        match &kernel.world {
-            Some(world) => world.schedule.clocks[usize::from(self.host)].wall(kernel.clock),
+        match &kernel.network.wire {
+            Some(wire) => wire.schedule.clocks[usize::from(self.host)].wall(kernel.clock),
             None => SystemTime::now(),
         }
     }

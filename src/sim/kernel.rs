@@ -27,7 +27,6 @@ pub(super) struct Kernel {
 
 /// What the hosts of a world share besides the network.
 pub(super) struct Shared {
-    pub(super) schedule: Schedule,
     pub(super) zone: Zone,
     /// Blocking jobs with their loops.
     pub(super) jobs: Table<(u32, Job)>,
@@ -59,11 +58,10 @@ impl Kernel {
     }
 
     /// A world without hosts.
-    pub(super) fn world(wire: Wire, schedule: Schedule, zone: Zone, job_times: Rng) -> Kernel {
+    pub(super) fn world(wire: Wire, zone: Zone, job_times: Rng) -> Kernel {
         let mut kernel = Kernel::standalone();
         kernel.network.wire = Some(Box::new(wire));
         kernel.world = Some(Box::new(Shared {
-            schedule,
             zone,
             jobs: Table::default(),
             job_times,
@@ -75,6 +73,13 @@ impl Kernel {
         kernel
     }
 
+    /// The schedule of a world.
+    #[inline]
+    pub(super) fn schedule(&mut self) -> &mut Schedule {
+        let wire = self.network.wire.as_mut();
+        &mut wire.expect("only a world has a schedule").schedule
+    }
+
     /// What the hosts of a world share.
     pub(super) fn shared(&mut self) -> &mut Shared {
         self.world.as_mut().expect("only the hosts of a world share it")
@@ -84,8 +89,8 @@ impl Kernel {
     pub(super) fn add_loop(&mut self, host: u16) -> u32 {
         let index = self.loops.len() as u32;
         self.loops.push(LoopOps::new(index, host));
-        if let Some(world) = &mut self.world {
-            world.schedule.add_loop(host);
+        if let Some(wire) = &mut self.network.wire {
+            wire.schedule.add_loop(host);
         }
         index
     }
@@ -98,12 +103,12 @@ impl Kernel {
     }
 
     /// The time on a host's monotonic clock.
+    #[inline]
     pub(super) fn now(&self, host: u16) -> Instant {
-        let local = match &self.world {
-            Some(world) => world.schedule.clocks[usize::from(host)].local(self.clock),
+        Instant::from_nanos(match &self.network.wire {
+            Some(wire) => wire.schedule.clocks[usize::from(host)].local(self.clock),
             None => self.clock,
-        };
-        Instant::from_origin(Duration::from_nanos(local))
+        })
     }
 
     /// `EMFILE` if a host's process cannot open the descriptors of this call.
@@ -122,10 +127,10 @@ impl Kernel {
         (&mut self.loops[index as usize], &mut self.network)
     }
 
-    /// Queues the operations whose sockets have changed with their loops, to be tried again, and plans what was sent.
+    /// Queues the operations whose sockets have changed with their loops, to be tried again.
     #[inline]
     pub(super) fn distribute(&mut self) {
-        if self.network.has_changed() {
+        if !self.network.woken.is_empty() {
             self.distribute_changes();
         }
     }
@@ -135,17 +140,26 @@ impl Kernel {
         for at in 0..self.network.woken.len() {
             let waiter = self.network.woken[at];
             self.loops[waiter.loop_index as usize].try_again(waiter.slot);
-            if let Some(world) = &mut self.world {
-                world.schedule.run(waiter.loop_index, now);
+            if let Some(wire) = &mut self.network.wire {
+                wire.schedule.run(waiter.loop_index, now);
             }
         }
         self.network.woken.clear();
-        if let (Some(world), Some(wire)) = (&mut self.world, &mut self.network.wire) {
-            for &(at, event) in &wire.outbox {
-                world.schedule.push(at, Event::Net(event));
-            }
-            wire.outbox.clear();
+    }
+
+    /// As `distribute`, after an event of the network. Returns a loop that gets its turn at once.
+    #[inline]
+    pub(super) fn distribute_event(&mut self) -> Option<u32> {
+        if let ([waiter], Some(wire)) = (&self.network.woken[..], &mut self.network.wire)
+            && wire.schedule.run_at_once(waiter.loop_index, self.clock)
+        {
+            let loop_index = waiter.loop_index;
+            self.loops[loop_index as usize].try_again(waiter.slot);
+            self.network.woken.clear();
+            return Some(loop_index);
         }
+        self.distribute();
+        None
     }
 
     /// Tries the queued operations of a loop, and pushes the completions of those that are done. An operation that one
@@ -156,14 +170,13 @@ impl Kernel {
         if !ops.has_queued() {
             return false;
         }
-        let host = usize::from(ops.host());
-        let clock = self
-            .world
-            .as_ref()
-            .map(|world| (world.schedule.clocks[host], self.clock));
-        let zone = self.world.as_mut().map(|world| &mut world.zone);
-        let files = self.files[host].as_mut().map(|files| (files, clock));
-        ops.advance(&mut self.network, zone, files, completed);
+        ops.advance(
+            &mut self.network,
+            &mut self.world,
+            &mut self.files,
+            self.clock,
+            completed,
+        );
         self.distribute();
         self.loops[index as usize].has_queued()
     }
@@ -187,11 +200,11 @@ impl Kernel {
 
     /// Plans the end of a file operation, if it takes time: false on a host on its own.
     pub(super) fn start_file(&mut self, host: u16, loop_index: u32, id: OpId, op: &FileOp) -> bool {
-        let (Some(world), Some(files)) = (&mut self.world, &mut self.files[usize::from(host)]) else {
+        let (Some(wire), Some(files)) = (&mut self.network.wire, &mut self.files[usize::from(host)]) else {
             return false;
         };
         let at = files.done_at(op, self.clock);
-        world.schedule.push(at, Event::op(loop_index, id));
+        wire.schedule.push(at, Event::op(loop_index, id));
         true
     }
 
@@ -212,7 +225,7 @@ impl Kernel {
         let (least, most) = JOB_TIMES;
         let at = now + least + world.job_times.below(most - least);
         let job = world.jobs.insert((loop_index, job));
-        world.schedule.push(at, Event::Job { job });
+        self.schedule().push(at, Event::Job { job });
         Ok(())
     }
 }

@@ -18,7 +18,7 @@ use crate::rand::Rng;
 pub struct Dist {
     min: u64,
     /// The mean of the exponentially distributed part.
-    mean: u64,
+    mean: f64,
     /// The width of a uniformly distributed part.
     spread: u64,
     tail_chance: f64,
@@ -30,7 +30,7 @@ impl Dist {
     pub fn constant(time: Duration) -> Dist {
         Dist {
             min: nanos(time),
-            mean: 0,
+            mean: 0.0,
             spread: 0,
             tail_chance: 0.0,
             tail: 0,
@@ -47,7 +47,7 @@ impl Dist {
     /// At least `min`, and an exponentially distributed time with this mean more.
     pub fn exponential(min: Duration, mean: Duration) -> Dist {
         let mut dist = Dist::constant(min);
-        dist.mean = nanos(mean);
+        dist.mean = nanos(mean) as f64;
         dist
     }
 
@@ -61,17 +61,17 @@ impl Dist {
     /// The mean.
     pub fn mean(&self) -> Duration {
         let tail = (self.tail as f64 * self.tail_chance) as u64;
-        Duration::from_nanos(self.min + self.mean + self.spread / 2 + tail)
+        Duration::from_nanos(self.min + self.mean as u64 + self.spread / 2 + tail)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn sample(&self, rng: &mut Rng) -> u64 {
         let mut time = self.min;
         if self.spread > 0 {
             time += rng.below(self.spread + 1);
         }
-        if self.mean > 0 {
-            time += rng.exponential(self.mean as f64) as u64;
+        if self.mean > 0.0 {
+            time += rng.exponential(self.mean) as u64;
         }
         if self.tail_chance > 0.0 && rng.chance(self.tail_chance) {
             time += self.tail;

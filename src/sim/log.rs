@@ -8,13 +8,13 @@
 //! Only the last [`TAIL`] records are kept, unless [`LogMode`] asks for a part or all of them. Texts are kept to the same
 //! number.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::{self, Write as _};
 use std::io;
 
 use crate::event_loop::core::LoopCore;
 use crate::sim::rng::hash_text;
-use crate::task::RawTask;
 
 /// Records per checkpoint.
 pub(crate) const CHECKPOINT: u64 = 1_024;
@@ -156,19 +156,53 @@ impl EventKind {
     }
 }
 
-/// One event.
+/// One event. Its layout is that of `words`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub(crate) struct Record {
     pub(crate) at_ns: u64,
-    pub(crate) host: u16,
-    pub(crate) kind: EventKind,
     /// The task that was running, or 0. Task numbers count up from 1 within a loop.
     pub(crate) task: u32,
+    pub(crate) host: u16,
+    pub(crate) kind: EventKind,
     pub(crate) a: u64,
     pub(crate) b: u64,
 }
 
 const _: () = assert!(size_of::<Record>() == 32);
+
+/// The last [`TAIL`] records: record `i` is at `i % TAIL`. The places that no record has been written to yet have those of
+/// an earlier log: its memory is used again, because a short run would spend more time on new memory than on its records.
+#[derive(Debug, Clone)]
+struct Tail(Option<Box<[Record; TAIL]>>);
+
+thread_local! {
+    static SPARE_TAIL: Cell<Option<Box<[Record; TAIL]>>> = const { Cell::new(None) };
+}
+
+impl Tail {
+    fn new() -> Tail {
+        const NONE: Record = Record {
+            at_ns: 0,
+            host: 0,
+            kind: EventKind::Turn,
+            task: 0,
+            a: 0,
+            b: 0,
+        };
+        let spare = SPARE_TAIL.take();
+        Tail(spare.or_else(|| vec![NONE; TAIL].into_boxed_slice().try_into().ok()))
+    }
+}
+
+impl Drop for Tail {
+    fn drop(&mut self) {
+        if let Some(records) = self.0.take() {
+            // Fails at the end of a thread, where it cannot be used again.
+            let _ = SPARE_TAIL.try_with(|spare| spare.set(Some(records)));
+        }
+    }
+}
 
 /// A text that belongs to a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -181,10 +215,14 @@ struct Text {
 #[derive(Debug, Clone)]
 pub(crate) struct EventLog {
     mode: LogMode,
+    /// The hash of the records before `hashed`: with [`LogMode::Tail`] they are hashed [`CHECKPOINT`] at a time.
     hash: u64,
+    hashed: u64,
     /// The number of records so far: the index of the next one.
     len: u64,
-    /// With [`LogMode::Tail`] a ring: record `i` is at `i % TAIL`. Else the first is `first_kept`.
+    /// With [`LogMode::Tail`].
+    tail: Tail,
+    /// With the other modes.
     records: Vec<Record>,
     checkpoints: Vec<u64>,
     texts: VecDeque<Text>,
@@ -207,7 +245,12 @@ impl EventLog {
         EventLog {
             mode,
             hash: 0x243f_6a88_85a3_08d3,
+            hashed: 0,
             len: 0,
+            tail: match mode {
+                LogMode::Tail => Tail::new(),
+                LogMode::Window { .. } | LogMode::All | LogMode::Off => Tail(None),
+            },
             records: Vec::new(),
             checkpoints: Vec::new(),
             texts: VecDeque::new(),
@@ -232,7 +275,8 @@ impl EventLog {
             self.hosts.resize(index + 1, String::new());
         }
         self.hosts[index] = name.to_owned();
-        self.absorb([u64::from(host), hash_text(name), 0, 0]);
+        self.hash = absorb(self.hash(), [u64::from(host), hash_text(name), 0, 0]);
+        self.hashed = self.len;
     }
 
     /// The names of the numbers that `Start`, `Complete` and `Cancel` have as first word.
@@ -248,11 +292,43 @@ impl EventLog {
     /// Appends an event, in the name of the task that is running. Not inlined: its arguments fit into registers.
     #[inline(never)]
     pub(crate) fn record(&mut self, at_ns: u64, host: u16, kind: EventKind, a: u64, b: u64) {
+        let task = LoopCore::running_task().map_or(0, |task| task.id().0 as u32);
+        self.append(at_ns, host, kind, task, a, b);
+    }
+
+    #[inline(always)]
+    fn append(&mut self, at_ns: u64, host: u16, kind: EventKind, task: u32, a: u64, b: u64) {
+        let Tail(Some(records)) = &mut self.tail else {
+            return self.keep(at_ns, host, kind, task, a, b);
+        };
+        let record = &mut records[self.len as usize % TAIL];
+        // Not as one value, which would be made elsewhere and copied.
+        record.at_ns = at_ns;
+        record.host = host;
+        record.kind = kind;
+        record.task = task;
+        record.a = a;
+        record.b = b;
+        self.len += 1;
+        if self.len.is_multiple_of(CHECKPOINT) {
+            self.set_checkpoint();
+        }
+    }
+
+    /// With [`LogMode::Tail`]: hashes the records since the last checkpoint, before they are overwritten.
+    #[cold]
+    fn set_checkpoint(&mut self) {
+        self.hash = self.hash();
+        self.hashed = self.len;
+        self.checkpoints.push(self.hash);
+    }
+
+    /// Appends a record, without a limit of those that are kept.
+    #[cold]
+    fn keep(&mut self, at_ns: u64, host: u16, kind: EventKind, task: u32, a: u64, b: u64) {
         if self.mode == LogMode::Off {
             return;
         }
-        let running = LoopCore::running_task();
-        let task = running.map_or(0, |task| task.id().0 as u32);
         let record = Record {
             at_ns,
             host,
@@ -261,39 +337,25 @@ impl EventLog {
             a,
             b,
         };
-        self.append(record, running);
-    }
-
-    #[inline(always)]
-    fn append(&mut self, record: Record, running: Option<RawTask>) {
-        let meta = u64::from(record.host) | u64::from(record.kind as u16) << 16 | u64::from(record.task) << 32;
-        self.absorb([record.at_ns, meta, record.a, record.b]);
         let index = self.len;
+        self.hash = absorb(self.hash, record.words());
         self.len += 1;
+        self.hashed = self.len;
         if self.len.is_multiple_of(CHECKPOINT) {
             self.checkpoints.push(self.hash);
         }
-        match self.records.get_mut(index as usize % TAIL) {
-            Some(oldest) if self.mode == LogMode::Tail => *oldest = record,
-            _ => self.keep(index, record, running),
-        }
-    }
-
-    /// Keeps a record that does not take the place of an older one, if it is kept at all.
-    #[cold]
-    fn keep(&mut self, index: u64, record: Record, running: Option<RawTask>) {
         match self.mode {
-            LogMode::Tail | LogMode::All => self.records.push(record),
+            LogMode::All => self.records.push(record),
             LogMode::Window { from, len } => {
                 if index >= from && index - from < len {
                     self.records.push(record);
                 }
-                if let Some(task) = running {
+                if let Some(task) = LoopCore::running_task() {
                     let key = (record.host, record.task);
                     self.tasks.entry(key).or_insert_with(|| task.describe());
                 }
             }
-            LogMode::Off => {}
+            LogMode::Tail | LogMode::Off => {}
         }
     }
 
@@ -331,7 +393,13 @@ impl EventLog {
 
     /// The hash of everything recorded so far.
     pub(crate) fn hash(&self) -> u64 {
-        self.hash
+        let Tail(Some(records)) = &self.tail else {
+            return self.hash;
+        };
+        // No more than `CHECKPOINT` records, and a checkpoint does not come before the end of the ring.
+        let from = self.hashed as usize % TAIL;
+        let new = &records[from..from + (self.len - self.hashed) as usize];
+        new.iter().fold(self.hash, |hash, record| absorb(hash, record.words()))
     }
 
     /// The number of records so far.
@@ -346,30 +414,40 @@ impl EventLog {
 
     /// The records that are kept, oldest first, with their index.
     pub(crate) fn records(&self) -> impl Iterator<Item = (u64, &Record)> {
-        let first = match self.mode {
-            LogMode::Tail => self.len - self.records.len() as u64,
-            LogMode::All | LogMode::Off => 0,
-            LogMode::Window { from, .. } => from,
+        let (first, older, newer) = match (&self.tail, self.mode) {
+            (Tail(Some(records)), _) if self.len < TAIL as u64 => (0, &records[..self.len as usize], &[][..]),
+            (Tail(Some(records)), _) => {
+                let (newer, older) = records.split_at(self.len as usize % TAIL);
+                (self.len - TAIL as u64, older, newer)
+            }
+            (Tail(None), LogMode::Window { from, .. }) => (from, &self.records[..], &[][..]),
+            (Tail(None), _) => (0, &self.records[..], &[][..]),
         };
-        let split = match self.mode {
-            LogMode::Tail if self.records.len() == TAIL => self.len as usize % TAIL,
-            _ => 0,
-        };
-        let (newer, older) = self.records.split_at(split);
         (first..).zip(older.iter().chain(newer))
     }
 
     pub(crate) fn host_name(&self, host: u16) -> &str {
         self.hosts.get(usize::from(host)).map_or("?", String::as_str)
     }
+}
 
-    /// Mixes one record into the hash: two 64 x 64 bit multiplications, each folded to 64 bits.
+impl Record {
     #[inline]
-    fn absorb(&mut self, words: [u64; 4]) {
-        let [a, b, c, d] = words;
-        let first = fold(self.hash ^ a ^ 0xa409_3822_299f_31d0, b ^ 0x082e_fa98_ec4e_6c89);
-        self.hash = fold(first ^ c ^ 0x4528_21e6_38d0_1377, d ^ 0xbe54_66cf_34e9_0c6c) ^ self.hash.rotate_left(29);
+    fn words(&self) -> [u64; 4] {
+        let meta = u64::from(self.task) | u64::from(self.host) << 32 | u64::from(self.kind as u16) << 48;
+        [self.at_ns, meta, self.a, self.b]
     }
+}
+
+/// Mixes one record into a hash: two 64 x 64 bit multiplications, each folded to 64 bits, and a third one for the order
+/// of the records. Only the third waits for the record before.
+#[inline]
+fn absorb(hash: u64, words: [u64; 4]) -> u64 {
+    let [a, b, c, d] = words;
+    let first = fold(a ^ 0xa409_3822_299f_31d0, b ^ 0x082e_fa98_ec4e_6c89);
+    let second = fold(c ^ 0x4528_21e6_38d0_1377, d ^ 0xbe54_66cf_34e9_0c6c);
+    // Each step is a bijection of the hash, and of the record's part.
+    (hash.rotate_left(29) ^ first ^ second.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 fn fold(a: u64, b: u64) -> u64 {
@@ -577,17 +655,7 @@ mod tests {
         let hash = |records: &[(u64, u16, EventKind, u32, u64, u64)]| {
             let mut log = EventLog::new(LogMode::Tail);
             for &(at_ns, host, kind, task, a, b) in records {
-                log.append(
-                    Record {
-                        at_ns,
-                        host,
-                        kind,
-                        task,
-                        a,
-                        b,
-                    },
-                    None,
-                );
+                log.append(at_ns, host, kind, task, a, b);
             }
             log.hash()
         };
@@ -655,17 +723,7 @@ mod tests {
         log.name_host(1, "b");
         log.name_ops(&["read", "write"]);
         log.set_origin(500_000);
-        log.append(
-            Record {
-                at_ns: 1_500_000,
-                host: 0,
-                kind: EventKind::Send,
-                task: 12,
-                a: 1,
-                b: 64,
-            },
-            None,
-        );
+        log.append(1_500_000, 0, EventKind::Send, 12, 1, 64);
         log.record(2_000_000, 1, EventKind::Complete, 1, -104i64 as u64);
         log.note(40_001_500_000, 1, EventKind::Crash, "power");
         log.note(41_000_500_000, 0, EventKind::Note, "put 40 \"answered\"");

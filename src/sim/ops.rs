@@ -1,14 +1,12 @@
 //! The operations in flight of one loop, and how each of them is carried out.
 
-use std::collections::VecDeque;
 use std::time::SystemTime;
 
 use super::driver::op_kind;
 use super::files::Files;
+use super::kernel::Shared;
 use super::log::EventKind;
-use super::names::Zone;
-use super::net::{Attempt, Network, Waiter};
-use super::schedule::HostClock;
+use super::net::{Attempt, ByteQueue, Network, Waiter};
 use crate::driver::op::Op;
 use crate::driver::pool::ProvidedPool;
 use crate::driver::{Completion, DriverCounters, FileOp, MessageEntry, OpId, OpResult, OsResult};
@@ -22,8 +20,6 @@ pub(super) struct LoopOps {
     slots: Vec<Slot>,
     /// Operations to try in the next poll, in order: new ones, cancelled ones, and those whose socket has changed.
     queued: Vec<u32>,
-    /// The memory of the last `queued`.
-    spare: Vec<u32>,
     /// Completions that the next poll reports.
     pub(super) done: Vec<Completion>,
     /// The loop's host has crashed: its operations fail.
@@ -63,7 +59,6 @@ impl LoopOps {
             host,
             slots: Vec::new(),
             queued: Vec::new(),
-            spare: Vec::new(),
             done: Vec::new(),
             is_dead: false,
             fails_ops: false,
@@ -72,18 +67,17 @@ impl LoopOps {
         }
     }
 
-    pub(super) fn host(&self) -> u16 {
-        self.host
-    }
-
     /// Queues a new operation, unless it takes a time of its own: then `due` ends that. One that must wait does so in
     /// its socket at once.
     pub(super) fn start(&mut self, network: &mut Network, id: OpId, op: &Op, is_queued: bool) {
         self.counters.submissions += 1;
         let at = id.index();
-        let must_wait = is_queued && !self.is_dead && !self.fails_ops && must_wait(network, op);
-        let waits_for = op.waits_for().filter(|_| must_wait);
-        let is_queued = is_queued && waits_for.is_none();
+        let waiter = Waiter {
+            loop_index: self.index,
+            slot: at as u32,
+        };
+        let must_wait = is_queued && !self.is_dead && !self.fails_ops && waits(network, op, waiter);
+        let is_queued = is_queued && !must_wait;
         if self.slots.len() <= at {
             self.slots.resize(at + 1, Slot::EMPTY);
         }
@@ -96,10 +90,6 @@ impl LoopOps {
         };
         if is_queued {
             self.queued.push(at as u32);
-        }
-        if let Some((fd, direction)) = waits_for {
-            let (loop_index, slot) = (self.index, at as u32);
-            network.wait(fd, direction, Waiter { loop_index, slot });
         }
     }
 
@@ -153,57 +143,26 @@ impl LoopOps {
     }
 
     /// Tries the queued operations once. One that can complete does, also if it was cancelled; one that cannot is
-    /// cancelled, or waits in its socket. With the host's files come its clock and the time, unless its clock is the
-    /// real one.
+    /// cancelled, or waits in its socket.
     pub(super) fn advance(
         &mut self,
         network: &mut Network,
-        mut zone: Option<&mut Zone>,
-        mut files: Option<(&mut Files, Option<(HostClock, u64)>)>,
+        world: &mut Option<Box<Shared>>,
+        files: &mut [Option<Files>],
+        now: u64,
         completed: &mut Vec<Completion>,
     ) {
-        let queued = std::mem::replace(&mut self.queued, std::mem::take(&mut self.spare));
-        for &at in &queued {
+        for position in 0..self.queued.len() {
+            let at = self.queued[position];
             let slot = self.slots[at as usize];
             // SAFETY: the operation has not completed, so its op and the memory that it points to are in place.
             let op = unsafe { &*slot.op };
-            let is_opening = match op {
-                Op::Accept { .. } => true,
-                Op::File(FileOp::Open { .. }) => slot.is_due,
-                _ => false,
-            };
-            let lacks_descriptor = is_opening && {
-                let open_files = files.as_ref().map_or(0, |(files, _)| files.open_count());
-                network.check_descriptors(self.host, open_files, 1).is_err()
-            };
-            let attempted = match (op, &mut zone) {
-                _ if self.is_dead || self.fails_ops => Some(OpResult::new(Err(errno::NOT_CONNECTED))),
-                // As on Linux, also if no connection waits.
-                _ if lacks_descriptor => Some(OpResult::new(Err(errno::PROCESS_FILES))),
-                (Op::LookUp { .. }, _) if !slot.is_due => None,
+            let is_rare = matches!(op, Op::Accept { .. } | Op::LookUp { .. } | Op::File(_));
+            let attempted = match is_rare || self.is_dead || self.fails_ops {
                 // SAFETY: as above.
-                (&Op::LookUp { query, out }, Some(zone)) => unsafe {
-                    *out = zone.look_up(&*query);
-                    if let Some(wire) = &mut network.wire {
-                        let count = (*out).as_ref().map_or(-1, |addrs| addrs.len() as i64);
-                        wire.log
-                            .record(wire.now, self.host, EventKind::Complete, op_kind(op), count as u64);
-                    }
-                    Some(OpResult::new(Ok(0)))
-                },
-                // In a world, file operations take time.
-                (Op::File(_), Some(_)) if !slot.is_due => None,
-                (Op::File(file_op), _) => Some(OpResult::new(match &mut files {
-                    Some((files, clock)) => {
-                        let wall = clock.map_or_else(SystemTime::now, |(clock, now)| clock.wall(now));
-                        // SAFETY: as above.
-                        unsafe { files.perform(file_op, wall) }
-                    }
-                    // `start` leaves it to a pool thread.
-                    None => Err(errno::NOT_SUPPORTED),
-                })),
+                true => unsafe { self.attempt_rare(network, world, &mut files[usize::from(self.host)], now, slot) },
                 // SAFETY: as above.
-                _ => unsafe { self.attempt(network, op) },
+                false => unsafe { self.attempt(network, op) },
             };
             let result = match attempted {
                 Some(result) => {
@@ -221,26 +180,93 @@ impl LoopOps {
                     continue;
                 }
             };
-            if let (Op::File(_), Some(wire)) = (op, &mut network.wire) {
-                let value = match result.res() {
-                    Ok(count) => i64::from(count),
-                    Err(code) => -i64::from(code),
-                };
-                if let Some((files, _)) = &mut files {
-                    files.take_faults(|fault, sector| {
-                        wire.log
-                            .record(wire.now, self.host, EventKind::DiskFault, fault, sector);
-                    });
-                }
-                wire.log
-                    .record(wire.now, self.host, EventKind::Complete, op_kind(op), value as u64);
+            if is_rare {
+                self.log_completion(network, &mut files[usize::from(self.host)], op, result.res());
             }
             self.slots[at as usize].op = std::ptr::null();
             self.counters.completions += 1;
             completed.push(Completion { id: slot.id, result });
         }
-        self.spare = queued;
-        self.spare.clear();
+        self.queued.clear();
+    }
+
+    /// Performs an operation on a file, a look-up or an accept, or any operation of a host that has crashed; `None` if it
+    /// cannot complete yet.
+    ///
+    /// # Safety
+    ///
+    /// The operation of the slot has not completed.
+    #[inline(never)]
+    unsafe fn attempt_rare(
+        &mut self,
+        network: &mut Network,
+        world: &mut Option<Box<Shared>>,
+        files: &mut Option<Files>,
+        now: u64,
+        slot: Slot,
+    ) -> Option<OpResult> {
+        // SAFETY: the caller's promise.
+        let op = unsafe { &*slot.op };
+        let is_opening = match op {
+            Op::Accept { .. } => true,
+            Op::File(FileOp::Open { .. }) => slot.is_due,
+            _ => false,
+        };
+        let lacks_descriptor = is_opening && {
+            let open_files = files.as_ref().map_or(0, Files::open_count);
+            network.check_descriptors(self.host, open_files, 1).is_err()
+        };
+        match (op, world) {
+            _ if self.is_dead || self.fails_ops => Some(OpResult::new(Err(errno::NOT_CONNECTED))),
+            // As on Linux, also if no connection waits.
+            _ if lacks_descriptor => Some(OpResult::new(Err(errno::PROCESS_FILES))),
+            (Op::LookUp { .. }, _) if !slot.is_due => None,
+            // SAFETY: as above.
+            (&Op::LookUp { query, out }, Some(world)) => unsafe {
+                *out = world.zone.look_up(&*query);
+                if let Some(wire) = &mut network.wire {
+                    let count = (*out).as_ref().map_or(-1, |addrs| addrs.len() as i64);
+                    wire.log
+                        .record(wire.now, self.host, EventKind::Complete, op_kind(op), count as u64);
+                }
+                Some(OpResult::new(Ok(0)))
+            },
+            // In a world, file operations take time.
+            (Op::File(_), Some(_)) if !slot.is_due => None,
+            (Op::File(file_op), _) => Some(OpResult::new(match files {
+                Some(files) => {
+                    let wall = match &network.wire {
+                        Some(wire) => wire.schedule.clocks[usize::from(self.host)].wall(now),
+                        None => SystemTime::now(),
+                    };
+                    // SAFETY: as above.
+                    unsafe { files.perform(file_op, wall) }
+                }
+                // `start` leaves it to a pool thread.
+                None => Err(errno::NOT_SUPPORTED),
+            })),
+            // SAFETY: as above.
+            _ => unsafe { self.attempt(network, op) },
+        }
+    }
+
+    /// Records the result of a file operation in the log of a world.
+    fn log_completion(&mut self, network: &mut Network, files: &mut Option<Files>, op: &Op, result: OsResult) {
+        let (Op::File(_), Some(wire)) = (op, &mut network.wire) else {
+            return;
+        };
+        let value = match result {
+            Ok(count) => i64::from(count),
+            Err(code) => -i64::from(code),
+        };
+        if let Some(files) = files {
+            files.take_faults(|fault, sector| {
+                wire.log
+                    .record(wire.now, self.host, EventKind::DiskFault, fault, sector);
+            });
+        }
+        wire.log
+            .record(wire.now, self.host, EventKind::Complete, op_kind(op), value as u64);
     }
 
     /// Performs an operation; `None` if it cannot complete yet.
@@ -249,41 +275,39 @@ impl LoopOps {
     ///
     /// The operation has not completed.
     unsafe fn attempt(&mut self, network: &mut Network, op: &Op) -> Option<OpResult> {
-        let mut none = Vec::new();
         let res = match *op {
             Op::Accept { fd } => network.accept(fd)?.map(|fd| fd as u32),
             // SAFETY: the operation owns the name until it completes.
             Op::Connect { fd, name } => network.connect(fd, unsafe { &*name })?.map(|()| 0),
             Op::Recv { fd, ptr, len, .. } => {
                 // SAFETY: the operation owns these bytes until it completes, which has not been reported yet.
-                network.recv(fd, |bytes, most| unsafe { copy_out(bytes, most, ptr, len) }, &mut none)?
+                unsafe { network.recv_bytes(fd, ptr, len)? }
             }
             Op::RecvVectored { fd, slices, count, .. } => {
                 // SAFETY: the operation owns the slices and their bytes until it completes.
                 let slices = unsafe { std::slice::from_raw_parts(slices, count) };
-                let take = |bytes: &mut VecDeque<u8>, most: usize| {
+                let take = |bytes: &mut ByteQueue, most: usize| {
                     let mut received = 0;
                     for slice in slices {
                         // SAFETY: as above.
-                        received += unsafe { copy_out(bytes, most - received as usize, slice.base, slice.len) };
+                        received += unsafe { bytes.take(most - received as usize, slice.base, slice.len) };
                     }
                     received
                 };
-                network.recv(fd, take, &mut none)?
+                network.recv(fd, take, &mut Vec::new())?
             }
             Op::RecvManaged { fd, .. } | Op::RecvMessageManaged { fd, .. } if !network.can_recv(fd) => return None,
             Op::RecvManaged { fd, .. } => {
-                // SAFETY: the buffer was just taken from the pool, and `copy_out` returns how many bytes it wrote.
+                // SAFETY: the buffer was just taken from the pool, and `take` returns how many bytes it wrote.
                 return unsafe {
-                    self.pool.receive(&mut self.counters, |ptr, len| {
-                        network.recv(fd, |bytes, most| copy_out(bytes, most, ptr, len), &mut none)
-                    })
+                    self.pool
+                        .receive(&mut self.counters, |ptr, len| network.recv_bytes(fd, ptr, len))
                 };
             }
             Op::Send { fd, ptr, len, .. } => {
                 // SAFETY: the operation owns these bytes until it completes.
                 let bytes = unsafe { std::slice::from_raw_parts(ptr, len) };
-                network.send(fd, [bytes].into_iter(), Vec::new())?
+                network.send_bytes(fd, bytes)?
             }
             // SAFETY: the operation owns the slices and their bytes until it completes.
             Op::SendVectored { fd, slices, count, .. } => unsafe { send_vectored(network, fd, slices, count)? },
@@ -315,11 +339,15 @@ impl LoopOps {
     }
 }
 
-/// Whether a receive from another host has nothing to receive, so that it need not be tried.
-fn must_wait(network: &mut Network, op: &Op) -> bool {
+/// Makes a receive wait in its socket if there is nothing to receive, so that it need not be tried.
+#[inline]
+fn waits(network: &mut Network, op: &Op, waiter: Waiter) -> bool {
     match *op {
-        Op::Recv { fd, .. } | Op::RecvVectored { fd, .. } | Op::RecvManaged { fd, .. } => network.is_stream_empty(fd),
-        Op::RecvMessage { fd, .. } | Op::RecvMessageManaged { fd, .. } => network.is_queue_empty(fd),
+        Op::Recv { fd, .. }
+        | Op::RecvVectored { fd, .. }
+        | Op::RecvManaged { fd, .. }
+        | Op::RecvMessage { fd, .. }
+        | Op::RecvMessageManaged { fd, .. } => network.wait_if_empty(fd, waiter),
         _ => false,
     }
 }
@@ -334,7 +362,7 @@ pub(super) unsafe fn send_at_once(network: &mut Network, op: &Op) -> Option<OsRe
         Op::Send { fd, ptr, len, .. } => {
             // SAFETY: the caller's promise.
             let bytes = unsafe { std::slice::from_raw_parts(ptr, len) };
-            network.send(fd, [bytes].into_iter(), Vec::new())
+            network.send_bytes(fd, bytes)
         }
         // SAFETY: as above.
         Op::SendVectored { fd, slices, count, .. } => unsafe { send_vectored(network, fd, slices, count) },
@@ -396,7 +424,7 @@ unsafe fn recv_message(
     if !network.is_datagram_socket(fd) {
         let mut descriptors = Vec::new();
         // SAFETY: the caller's promise.
-        let take = |bytes: &mut VecDeque<u8>, most: usize| unsafe { copy_out(bytes, most, ptr, len) };
+        let take = |bytes: &mut ByteQueue, most: usize| unsafe { bytes.take(most, ptr, len) };
         let received = network.recv(fd, take, &mut descriptors)?;
         if received.is_ok() {
             // SAFETY: as above.
@@ -431,22 +459,4 @@ pub(super) unsafe fn recv_entry(network: &mut Network, fd: Fd, entry: &mut Messa
         let buffer = message.bytes();
         recv_message(network, fd, message, buffer.base, buffer.len)
     }
-}
-
-/// Moves up to `most` bytes from a receive queue to an operation's memory.
-///
-/// # Safety
-///
-/// `len` bytes from `ptr` on may be written.
-unsafe fn copy_out(bytes: &mut VecDeque<u8>, most: usize, ptr: *mut u8, len: usize) -> u32 {
-    let count = most.min(len);
-    let (front, back) = bytes.as_slices();
-    let first = front.len().min(count);
-    // SAFETY: the caller's promise: `count` bytes in all, which is at most `len`. The queue is memory of this driver's.
-    unsafe {
-        std::ptr::copy_nonoverlapping(front.as_ptr(), ptr, first);
-        std::ptr::copy_nonoverlapping(back.as_ptr(), ptr.add(first), count - first);
-    }
-    bytes.drain(..count);
-    count as u32
 }

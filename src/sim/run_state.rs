@@ -1,4 +1,4 @@
-//! What one run keeps besides its hosts and network: its settings, random streams and log, and what it reports.
+//! What one run keeps besides its hosts and network: its settings, random streams, and what it reports.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -15,7 +15,6 @@ use crate::sim::settings::{Failure, Outcome, RunSettings, Size};
 pub(crate) struct RunState {
     pub(crate) settings: RunSettings,
     pub(crate) streams: Streams,
-    pub(crate) log: EventLog,
     sizes: Vec<Size>,
     episodes: Vec<String>,
     marks: BTreeMap<String, u64>,
@@ -30,7 +29,6 @@ impl RunState {
         RunState {
             settings: settings.clone(),
             streams: Streams::new(settings.seed),
-            log: EventLog::new(settings.log),
             sizes: Vec::new(),
             episodes: Vec::new(),
             marks: BTreeMap::new(),
@@ -98,15 +96,16 @@ impl RunState {
         self.failure.get_or_insert(failure);
     }
 
-    pub(crate) fn has_failed(&self) -> bool {
+    #[cfg(test)]
+    fn has_failed(&self) -> bool {
         self.failure.is_some()
     }
 
-    pub(crate) fn into_outcome(self, elapsed: Duration, hosts: usize) -> Outcome {
+    pub(crate) fn into_outcome(self, log: EventLog, elapsed: Duration, hosts: usize) -> Outcome {
         Outcome {
             failure: self.failure,
             elapsed,
-            log: self.log,
+            log,
             sizes: self.sizes,
             episodes: self.episodes,
             marks: self.marks,
@@ -120,6 +119,10 @@ impl RunState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn no_log() -> EventLog {
+        EventLog::new(crate::sim::log::LogMode::Off)
+    }
 
     fn settings(set: &str) -> RunSettings {
         RunSettings {
@@ -143,7 +146,7 @@ mod tests {
                 RunState::new(&settings("")).size("others", 1..=1_000_000)
             );
         }
-        let sizes = state.into_outcome(Duration::ZERO, 0).sizes;
+        let sizes = state.into_outcome(no_log(), Duration::ZERO, 0).sizes;
         assert_eq!(
             sizes[0],
             Size {
@@ -178,7 +181,7 @@ mod tests {
         // The second plan of a run has its own numbers.
         let mut state = RunState::new(&settings(""));
         assert_ne!(state.plan(&Chaos::swarm(), &hosts), state.plan(&Chaos::swarm(), &hosts));
-        assert!(state.into_outcome(Duration::ZERO, 3).episodes.len() > all.len());
+        assert!(state.into_outcome(no_log(), Duration::ZERO, 3).episodes.len() > all.len());
     }
 
     #[test]
@@ -197,7 +200,7 @@ mod tests {
         state.fail(failure("first"));
         state.fail(failure("second"));
         assert!(state.has_failed());
-        let outcome = state.into_outcome(Duration::ZERO, 0);
+        let outcome = state.into_outcome(no_log(), Duration::ZERO, 0);
         assert_eq!(outcome.marks, [("met".into(), 1), ("not met".into(), 0)].into());
         assert_eq!(outcome.failure.unwrap().message, "first");
     }

@@ -70,15 +70,45 @@ struct Entry {
 
 const _: () = assert!(size_of::<Entry>() == 32);
 
+impl Entry {
+    /// Its place in the order, as one number: it is compared without branches.
+    #[inline]
+    fn key(&self) -> u128 {
+        u128::from(self.at) << 64 | u128::from(self.order)
+    }
+}
+
 impl Ord for Entry {
+    #[inline]
     fn cmp(&self, other: &Entry) -> std::cmp::Ordering {
-        (self.at, self.order).cmp(&(other.at, other.order))
+        self.key().cmp(&other.key())
     }
 }
 
 impl PartialOrd for Entry {
+    #[inline]
     fn partial_cmp(&self, other: &Entry) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
+    }
+
+    #[inline]
+    fn lt(&self, other: &Entry) -> bool {
+        self.key() < other.key()
+    }
+
+    #[inline]
+    fn le(&self, other: &Entry) -> bool {
+        self.key() <= other.key()
+    }
+
+    #[inline]
+    fn gt(&self, other: &Entry) -> bool {
+        self.key() > other.key()
+    }
+
+    #[inline]
+    fn ge(&self, other: &Entry) -> bool {
+        self.key() >= other.key()
     }
 }
 
@@ -100,10 +130,25 @@ struct LoopTurns {
     host: u16,
     /// The loop runs until then.
     busy_until: u64,
-    /// The time of the next turn, if one is planned.
-    run_at: Option<u64>,
+    /// The time of the next turn; `NEVER` if none is planned.
+    run_at: u64,
+    /// The time of a later event of this loop, which an earlier turn has replaced; or `NEVER`. A loop that waits for a timer
+    /// plans the same turn again after each of its other turns, and needs no other event for it.
+    replaced: u64,
     is_paused: bool,
     is_dead: bool,
+}
+
+const NEVER: u64 = u64::MAX;
+
+impl LoopTurns {
+    /// The planned turn does not take place then. Its event stays.
+    #[inline]
+    fn replace(&mut self) {
+        if self.run_at != NEVER {
+            self.replaced = std::mem::replace(&mut self.run_at, NEVER);
+        }
+    }
 }
 
 /// The clocks of a host.
@@ -118,6 +163,7 @@ pub(super) struct HostClock {
 
 impl HostClock {
     /// The host's monotonic time at this true time.
+    #[inline]
     pub(super) fn local(&self, at: u64) -> u64 {
         match self.drift_ppm {
             0 => at,
@@ -195,7 +241,8 @@ impl Schedule {
         self.loops.push(LoopTurns {
             host,
             busy_until: 0,
-            run_at: None,
+            run_at: NEVER,
+            replaced: NEVER,
             is_paused: false,
             is_dead: false,
         });
@@ -218,28 +265,55 @@ impl Schedule {
     pub(super) fn run(&mut self, loop_index: u32, at: u64) {
         let turns = &mut self.loops[loop_index as usize];
         let at = at.max(turns.busy_until);
-        if turns.is_dead || turns.run_at.is_some_and(|planned| planned <= at) {
+        if turns.is_dead || turns.run_at <= at {
             return;
         }
-        turns.run_at = Some(at);
+        if turns.replaced == at {
+            turns.replaced = std::mem::replace(&mut turns.run_at, at);
+            return;
+        }
+        turns.replace();
+        turns.run_at = at;
         self.push(at, Event::Run { loop_index });
+    }
+
+    /// Whether a loop gets a turn at once, without an event: nothing else happens now, and the loop is neither busy nor
+    /// paused.
+    pub(super) fn run_at_once(&mut self, loop_index: u32, now: u64) -> bool {
+        let first = match &self.next {
+            Some(next) => next.at,
+            None => self.heap.peek().map_or(NEVER, |Reverse(first)| first.at),
+        };
+        let turns = &mut self.loops[loop_index as usize];
+        let is_paused = self.clocks[usize::from(turns.host)].is_paused || turns.is_paused;
+        if first <= now || turns.is_dead || turns.busy_until > now || is_paused {
+            return false;
+        }
+        turns.replace();
+        true
     }
 
     /// Whether a turn that was planned for `now` takes place. A paused loop gets its turn when it is resumed.
     pub(super) fn begin_turn(&mut self, loop_index: u32, now: u64) -> bool {
         let turns = &mut self.loops[loop_index as usize];
         let is_paused = self.clocks[usize::from(turns.host)].is_paused || turns.is_paused;
-        if turns.is_dead || turns.run_at != Some(now) || is_paused {
+        if turns.replaced == now {
+            turns.replaced = NEVER;
+        }
+        if turns.is_dead || turns.run_at != now || is_paused {
             return false;
         }
-        turns.run_at = None;
+        turns.run_at = NEVER;
         true
     }
 
     /// Turns that were due during a pause take place.
     pub(super) fn resume(&mut self, host: u16, now: u64) {
         for index in 0..self.loops.len() {
-            if self.loops[index].host == host && self.loops[index].run_at.take().is_some() {
+            let turns = &mut self.loops[index];
+            if turns.host == host && turns.run_at != NEVER {
+                // Its event may have passed during the pause.
+                turns.run_at = NEVER;
                 self.run(index as u32, now);
             }
         }
@@ -249,7 +323,7 @@ impl Schedule {
     pub(super) fn pause_loop(&mut self, loop_index: u32, is_paused: bool, now: u64) {
         let turns = &mut self.loops[loop_index as usize];
         turns.is_paused = is_paused;
-        if !is_paused && turns.run_at.take().is_some() {
+        if !is_paused && std::mem::replace(&mut turns.run_at, NEVER) != NEVER {
             self.run(loop_index, now);
         }
     }
@@ -267,9 +341,9 @@ impl Schedule {
 
     /// Plans a turn for a deadline on the loop's own clock.
     pub(super) fn run_at_deadline(&mut self, loop_index: u32, deadline: Instant) {
-        let clock = self.clocks[usize::from(self.host_of(loop_index))];
-        let local = deadline.since_origin().as_nanos() as u64;
-        self.run(loop_index, clock.true_time(local));
+        let clock = &self.clocks[usize::from(self.host_of(loop_index))];
+        let at = clock.true_time(deadline.as_nanos());
+        self.run(loop_index, at);
     }
 }
 
@@ -293,6 +367,76 @@ mod tests {
                 assert_eq!(schedule.pop(), Some((first.0, Event::Call { call: first.1 })));
                 now = first.0;
             }
+        }
+    }
+
+    fn one_loop() -> Schedule {
+        let mut schedule = Schedule::new(Rng::from_seed(1), true, Rng::from_seed(2));
+        schedule.clocks.push(HostClock::default());
+        schedule.add_loop(0);
+        schedule
+    }
+
+    /// The loop waits for a timer at 100, and something arrives every now and then.
+    #[test]
+    fn a_turn_that_is_planned_again_has_one_event() {
+        let mut schedule = one_loop();
+        let run = Event::Run { loop_index: 0 };
+        schedule.run(0, 100);
+        for now in [10, 20, 30] {
+            schedule.run(0, now);
+            assert_eq!(schedule.pop(), Some((now, run)));
+            assert!(schedule.begin_turn(0, now));
+            schedule.run(0, 100);
+        }
+        // The timer moves to 50, and back.
+        schedule.run(0, 50);
+        assert_eq!(schedule.pop(), Some((50, run)));
+        assert!(schedule.begin_turn(0, 50));
+        schedule.run(0, 100);
+        assert_eq!(schedule.pop(), Some((100, run)));
+        assert!(schedule.begin_turn(0, 100));
+        // Its event is gone, so that the same time needs another one.
+        schedule.run(0, 100);
+        assert_eq!(schedule.pop(), Some((100, run)));
+        assert_eq!(schedule.pop(), None);
+    }
+
+    #[test]
+    fn a_turn_at_once_needs_a_loop_that_can_run_and_no_other_event() {
+        let mut schedule = one_loop();
+        schedule.run(0, 100);
+        assert!(schedule.run_at_once(0, 10));
+        // The turn at 100 was replaced, and is planned again without another event.
+        schedule.run(0, 100);
+        schedule.push(20, Event::Call { call: 0 });
+        assert!(!schedule.run_at_once(0, 20));
+        assert_eq!(schedule.pop(), Some((20, Event::Call { call: 0 })));
+        schedule.clocks[0].is_paused = true;
+        assert!(!schedule.run_at_once(0, 20));
+        schedule.clocks[0].is_paused = false;
+        schedule.end_turn(0, 20, 0);
+        assert!(!schedule.run_at_once(0, 20 + TURN_COST - 1));
+        schedule.end_loop(0);
+        assert!(!schedule.run_at_once(0, 20 + TURN_COST));
+        assert_eq!(schedule.pop(), Some((100, Event::Run { loop_index: 0 })));
+        assert_eq!(schedule.pop(), None);
+    }
+
+    /// The event of a turn may pass during a pause; the turn takes place when the host is resumed, also at the same time.
+    #[test]
+    fn a_turn_that_was_due_in_a_pause_takes_place_afterwards() {
+        for resumed_at in [40, 60] {
+            let mut schedule = one_loop();
+            let run = Event::Run { loop_index: 0 };
+            schedule.run(0, 40);
+            schedule.clocks[0].is_paused = true;
+            assert_eq!(schedule.pop(), Some((40, run)));
+            assert!(!schedule.begin_turn(0, 40));
+            schedule.clocks[0].is_paused = false;
+            schedule.resume(0, resumed_at);
+            assert_eq!(schedule.pop(), Some((resumed_at, run)));
+            assert!(schedule.begin_turn(0, resumed_at));
         }
     }
 

@@ -25,7 +25,7 @@ use super::files::Files;
 use super::host::{Crash, Host, HostInfo, Launch};
 use super::kernel::{Kernel, START};
 use super::link::{Dist, Link, nanos};
-use super::log::{EventKind, EventLog, LogMode};
+use super::log::{EventKind, EventLog};
 use super::misuse;
 use super::names::{Lookup, Zone};
 use super::net::{Network, Table, Wire};
@@ -74,6 +74,8 @@ pub(super) struct WorldState {
     /// The run fails after this many nanoseconds, or after this many events.
     time_limit: Cell<u64>,
     event_limit: Cell<u64>,
+    /// The test has ended, or the run has failed.
+    is_over: Cell<bool>,
     notified: Arc<Notified>,
 }
 
@@ -159,7 +161,7 @@ impl WorldState {
     pub(super) fn with_clock(&self, host: u16, change: impl FnOnce(&mut HostClock)) {
         if !self.settings.knobs.off.clock {
             let mut kernel = self.kernel.borrow_mut();
-            change(&mut kernel.shared().schedule.clocks[usize::from(host)]);
+            change(&mut kernel.schedule().clocks[usize::from(host)]);
         }
     }
 
@@ -203,12 +205,13 @@ impl WorldState {
         if let Some(wire) = &mut kernel.network.wire {
             wire.log.name_host(host, name);
         }
+        let clock = HostClock::default();
+        kernel.schedule().clocks.push(clock);
         let shared = kernel.shared();
         shared.zone.add(name, addrs);
-        shared.schedule.clocks.push(HostClock::default());
         shared.entropy.push(self.streams.stream(&format!("app/{name}")));
         shared.power_losses.push(self.streams.stream(&format!("power/{name}")));
-        let wall = shared.schedule.clocks[usize::from(host)].wall(START.as_nanos() as u64);
+        let wall = clock.wall(START.as_nanos() as u64);
         let files = Files::of_host(wall, self.streams.stream(&format!("disk/{name}")));
         kernel.files.push(files);
         drop(kernel);
@@ -317,7 +320,7 @@ impl WorldState {
 
     pub(super) fn is_paused(&self, host: &str) -> bool {
         let host = self.host(host);
-        self.kernel.borrow_mut().shared().schedule.clocks[usize::from(host)].is_paused
+        self.kernel.borrow_mut().schedule().clocks[usize::from(host)].is_paused
     }
 
     pub(super) fn set_wall_offset(&self, host: &str, offset_ns: i64) {
@@ -354,6 +357,7 @@ impl WorldState {
 
     fn fail(&self, failure: Failure) {
         self.run.borrow_mut().fail(failure);
+        self.is_over.set(true);
     }
 
     /// A panic: as the panic hook has recorded it, or at least its message.
@@ -377,7 +381,7 @@ impl WorldState {
         let mut kernel = self.kernel.borrow_mut();
         for loop_index in &loops {
             kernel.loops[*loop_index as usize].is_dead = true;
-            kernel.shared().schedule.end_loop(*loop_index);
+            kernel.schedule().end_loop(*loop_index);
         }
         match crash {
             Crash::Process => kernel.network.end_process(host),
@@ -599,7 +603,7 @@ impl Sim {
     pub fn pause(&self, host: &str) {
         let host = self.state.host(host);
         self.state.note(host, EventKind::Pause, "");
-        self.state.kernel.borrow_mut().shared().schedule.clocks[usize::from(host)].is_paused = true;
+        self.state.kernel.borrow_mut().schedule().clocks[usize::from(host)].is_paused = true;
     }
 
     /// Ends a [`pause`](Sim::pause).
@@ -609,7 +613,7 @@ impl Sim {
         self.state.note(host, EventKind::Resume, "");
         let mut kernel = self.state.kernel.borrow_mut();
         let now = kernel.clock;
-        let schedule = &mut kernel.shared().schedule;
+        let schedule = kernel.schedule();
         schedule.clocks[usize::from(host)].is_paused = false;
         schedule.resume(host, now);
     }
@@ -641,7 +645,7 @@ impl Sim {
         self.state.note(host, kind, format!("loop {number}"));
         let mut kernel = self.state.kernel.borrow_mut();
         let now = kernel.clock;
-        kernel.shared().schedule.pause_loop(loop_index, is_paused, now);
+        kernel.schedule().pause_loop(loop_index, is_paused, now);
     }
 
     /// Ends one loop of a host, as if its driver had failed: its tasks are dropped and their sockets closed. The other loops
@@ -698,7 +702,7 @@ impl Sim {
         let call = self.state.calls.borrow_mut().insert(Box::new(call));
         let mut kernel = self.state.kernel.borrow_mut();
         let at = kernel.clock.saturating_add(nanos(delay));
-        kernel.shared().schedule.push(at, Event::Call { call });
+        kernel.schedule().push(at, Event::Call { call });
     }
 
     /// Awaits a result, for this time at most.
@@ -851,18 +855,17 @@ where
 
 impl World {
     fn new(settings: &RunSettings) -> World {
-        let mut run = RunState::new(settings);
+        let run = RunState::new(settings);
         let (streams, knobs) = (run.streams, &settings.knobs);
-        // The network writes it; it returns for the outcome.
-        let mut log = std::mem::replace(&mut run.log, EventLog::new(LogMode::Tail));
+        let mut log = EventLog::new(settings.log);
         log.name_ops(OP_NAMES);
         log.name_quirks(&QUIRK_NAMES);
         log.set_origin(START.as_nanos() as u64);
-        let mut wire = Wire::new(streams, log);
-        wire.restrict(knobs.constant_latency, knobs.fixed_buffers, knobs.off.net);
         let schedule = Schedule::new(streams.stream("tie"), knobs.fifo_ties, streams.stream("turn"));
+        let mut wire = Wire::new(streams, log, schedule);
+        wire.restrict(knobs.constant_latency, knobs.fixed_buffers, knobs.off.net);
         let zone = Zone::new(streams.stream("names"));
-        let kernel = Kernel::world(wire, schedule, zone, streams.stream("jobs"));
+        let kernel = Kernel::world(wire, zone, streams.stream("jobs"));
         let state = Rc::new(WorldState {
             kernel: Rc::new(RefCell::new(kernel)),
             run: RefCell::new(run),
@@ -876,6 +879,7 @@ impl World {
             wake_delays: RefCell::new(streams.stream("wake")),
             time_limit: Cell::new(nanos(settings.time_limit)),
             event_limit: Cell::new(settings.event_limit),
+            is_over: Cell::new(false),
             notified: Arc::new(Notified {
                 is_any: AtomicBool::new(false),
                 loops: Mutex::default(),
@@ -908,13 +912,14 @@ impl World {
         let test = async move {
             if let Some(ended) = guarded(&state, body).await {
                 result.replace(Some(ended));
+                state.is_over.set(true);
             }
         };
         match self.add_loop(TEST, |builder| builder) {
             Ok(loop_index) => self.spawn_on(loop_index, test),
             Err(error) => return self.state.fail(error_failure(format!("the test's loop: {error}"))),
         }
-        while self.result.borrow().is_none() && !self.state.run.borrow().has_failed() {
+        while !self.state.is_over.get() {
             self.step();
         }
     }
@@ -947,71 +952,63 @@ impl World {
         self.loops[loop_index as usize] = Some(event_loop);
         let mut kernel = self.state.kernel.borrow_mut();
         let now = kernel.clock;
-        kernel.shared().schedule.run(loop_index, now);
+        kernel.schedule().run(loop_index, now);
         Ok(loop_index)
     }
 
-    /// Carries out the next event.
+    /// Carries out the next event, with those before it that run no code of the program's.
     fn step(&mut self) {
-        let state = self.state.clone();
-        let mut kernel = state.kernel.borrow_mut();
-        let Some((at, event)) = kernel.shared().schedule.pop() else {
-            drop(kernel);
-            return self.state.fail(self.deadlock());
-        };
-        self.events += 1;
-        let (time_limit, event_limit) = (self.state.time_limit.get(), self.state.event_limit.get());
-        let elapsed = at.saturating_sub(START.as_nanos() as u64);
-        if elapsed > time_limit || self.events > event_limit {
-            drop(kernel);
-            let limit = Duration::from_nanos(time_limit);
-            let message = match elapsed > time_limit {
-                true => format!("the test has not ended after {limit:?} of virtual time"),
-                false => format!("the test has not ended after {event_limit} events"),
-            };
-            return self.state.fail(Failure {
-                kind: FailureKind::Limit,
-                message,
-                location: None,
-                details: self.dumps(),
-            });
-        }
-        kernel.set_clock(at);
+        let mut kernel = self.state.kernel.borrow_mut();
         let mut turned = None;
-        match event {
-            Event::Run { loop_index } => {
-                let begins = kernel.shared().schedule.begin_turn(loop_index, at);
+        loop {
+            let Some((at, event)) = kernel.schedule().pop() else {
                 drop(kernel);
-                if begins {
-                    turned = Some(loop_index);
-                    self.turn(loop_index);
+                if self.state.notified.is_any.load(SeqCst) {
+                    return self.collect_notifications(None);
                 }
-            }
-            Event::Net(event) => {
-                kernel.network.happen(event);
-                kernel.distribute();
+                return self.state.fail(self.deadlock());
+            };
+            self.events += 1;
+            let elapsed = at.saturating_sub(START.as_nanos() as u64);
+            if elapsed > self.state.time_limit.get() || self.events > self.state.event_limit.get() {
                 drop(kernel);
+                return self.limit_reached(elapsed);
             }
-            Event::Job { job } => {
-                drop(kernel);
-                self.run_job(job);
-            }
-            Event::Op { loop_index, id } => {
-                if kernel.loops[loop_index as usize].due(Event::op_id(id)) {
-                    kernel.shared().schedule.run(loop_index, at);
+            kernel.set_clock(at);
+            match event {
+                Event::Net(event) => {
+                    kernel.network.happen(event);
+                    if let Some(loop_index) = kernel.distribute_event() {
+                        // The loop's turn is an event too.
+                        self.events += 1;
+                        drop(kernel);
+                        self.turn(loop_index);
+                        turned = Some(loop_index);
+                        break;
+                    }
                 }
-                drop(kernel);
-            }
-            Event::Call { call } => {
-                drop(kernel);
-                let call = self.state.calls.borrow_mut().remove(call);
-                let sim = Sim {
-                    state: self.state.clone(),
-                };
-                if let Some(call) = call
-                    && let Err(payload) = catch_unwind(AssertUnwindSafe(|| call(sim)))
-                {
-                    self.state.fail_by_panic(&*payload);
+                Event::Run { loop_index } => {
+                    if kernel.schedule().begin_turn(loop_index, at) {
+                        drop(kernel);
+                        self.turn(loop_index);
+                        turned = Some(loop_index);
+                        break;
+                    }
+                }
+                Event::Op { loop_index, id } => {
+                    if kernel.loops[loop_index as usize].due(Event::op_id(id)) {
+                        kernel.schedule().run(loop_index, at);
+                    }
+                }
+                Event::Job { job } => {
+                    drop(kernel);
+                    self.run_job(job);
+                    break;
+                }
+                Event::Call { call } => {
+                    drop(kernel);
+                    self.call(call);
+                    break;
                 }
             }
         }
@@ -1019,21 +1016,54 @@ impl World {
         self.collect_notifications(turned);
     }
 
+    /// Runs a callback of the test.
+    fn call(&self, call: u32) {
+        let call = self.state.calls.borrow_mut().remove(call);
+        let sim = Sim {
+            state: self.state.clone(),
+        };
+        if let Some(call) = call
+            && let Err(payload) = catch_unwind(AssertUnwindSafe(|| call(sim)))
+        {
+            self.state.fail_by_panic(&*payload);
+        }
+    }
+
+    /// The test has taken too long.
+    #[cold]
+    fn limit_reached(&self, elapsed: u64) {
+        let (time_limit, event_limit) = (self.state.time_limit.get(), self.state.event_limit.get());
+        let limit = Duration::from_nanos(time_limit);
+        let message = match elapsed > time_limit {
+            true => format!("the test has not ended after {limit:?} of virtual time"),
+            false => format!("the test has not ended after {event_limit} events"),
+        };
+        self.state.fail(Failure {
+            kind: FailureKind::Limit,
+            message,
+            location: None,
+            details: self.dumps(),
+        });
+    }
+
     fn turn(&mut self, loop_index: u32) {
         let Some(event_loop) = &self.loops[loop_index as usize] else {
             return;
         };
-        let before = event_loop.core().counters.ran.get();
+        let core = event_loop.core();
+        let before = core.counters.ran.get();
         let result = event_loop.turn_nowait().and_then(|()| event_loop.flush());
         if let Err(error) = result {
             return self.state.fail(error_failure(format!("a loop failed: {error}")));
         }
-        let entries = event_loop.core().counters.ran.get() - before;
-        let wait = event_loop.core().next_wait();
+        let entries = core.counters.ran.get() - before;
+        let wait = core.next_wait();
         let mut kernel = self.state.kernel.borrow_mut();
+        let kernel = &mut *kernel;
         let now = kernel.clock;
         let is_pending = kernel.loops[loop_index as usize].has_pending();
-        let schedule = &mut kernel.shared().schedule;
+        let Some(wire) = &mut kernel.network.wire else { return };
+        let schedule = &mut wire.schedule;
         let cost = schedule.end_turn(loop_index, now, entries);
         let host = schedule.host_of(loop_index);
         match wait {
@@ -1042,11 +1072,9 @@ impl World {
             Wait::Until(deadline) => schedule.run_at_deadline(loop_index, deadline),
             Wait::Forever => {}
         }
-        if let Some(wire) = &mut kernel.network.wire {
-            wire.log.record(now, host, EventKind::Turn, entries, cost);
-            if self.state.settings.watches_entries {
-                wire.log.describe_turn(misuse::take_ran());
-            }
+        wire.log.record(now, host, EventKind::Turn, entries, cost);
+        if self.state.settings.watches_entries {
+            wire.log.describe_turn(misuse::take_ran());
         }
     }
 
@@ -1055,8 +1083,8 @@ impl World {
         let Some((loop_index, work)) = kernel.shared().jobs.remove(job) else {
             return;
         };
-        let is_dead = kernel.shared().schedule.is_dead(loop_index);
-        let (now, host) = (kernel.clock, kernel.shared().schedule.host_of(loop_index));
+        let is_dead = kernel.schedule().is_dead(loop_index);
+        let (now, host) = (kernel.clock, kernel.schedule().host_of(loop_index));
         if let Some(wire) = &mut kernel.network.wire {
             wire.log.record(now, host, EventKind::Job, job.into(), 0);
         }
@@ -1067,7 +1095,14 @@ impl World {
         }
     }
 
+    #[inline]
     fn carry_out_commands(&mut self) {
+        if !self.state.commands.borrow().is_empty() {
+            self.carry_out_all_commands();
+        }
+    }
+
+    fn carry_out_all_commands(&mut self) {
         loop {
             let Some(command) = self.state.commands.borrow_mut().pop_front() else {
                 return;
@@ -1191,7 +1226,7 @@ impl World {
         {
             let mut kernel = self.state.kernel.borrow_mut();
             kernel.loops[loop_index as usize].fails_ops = true;
-            kernel.shared().schedule.end_loop(loop_index);
+            kernel.schedule().end_loop(loop_index);
         }
         event_loop.abandon();
         let mut kernel = self.state.kernel.borrow_mut();
@@ -1209,7 +1244,7 @@ impl World {
                 is_heard |= event_loop.core().deliver_signal(number);
                 let mut kernel = self.state.kernel.borrow_mut();
                 let now = kernel.clock;
-                kernel.shared().schedule.run(*loop_index, now);
+                kernel.schedule().run(*loop_index, now);
             }
         }
         if !is_heard && !crate::sys::is_ignored_by_default(number) {
@@ -1219,10 +1254,17 @@ impl World {
     }
 
     /// Plans turns for loops that were woken from outside of their turns; `turned` is the loop that has just run.
+    #[inline]
     fn collect_notifications(&mut self, turned: Option<u32>) {
-        let notified = &self.state.notified;
         // A load is cheaper than a swap, and nearly always enough.
-        if !notified.is_any.load(SeqCst) || !notified.is_any.swap(false, SeqCst) {
+        if self.state.notified.is_any.load(SeqCst) {
+            self.collect_all_notifications(turned);
+        }
+    }
+
+    fn collect_all_notifications(&mut self, turned: Option<u32>) {
+        let notified = &self.state.notified;
+        if !notified.is_any.swap(false, SeqCst) {
             return;
         }
         if let Some(name) = lock(&notified.foreign).take() {
@@ -1236,7 +1278,7 @@ impl World {
         let mut kernel = self.state.kernel.borrow_mut();
         let now = kernel.clock;
         for loop_index in lock(&notified.loops).drain(..) {
-            let schedule = &mut kernel.shared().schedule;
+            let schedule = kernel.schedule();
             let host = schedule.host_of(loop_index);
             // A loop that notifies itself is awake. Nothing but a loop of its process can wake another one.
             let wakes_peer = turned.is_some_and(|turned| turned != loop_index);
@@ -1267,7 +1309,7 @@ impl World {
         let mut dumps = Vec::new();
         for (index, event_loop) in self.loops.iter().enumerate() {
             let Some(event_loop) = event_loop else { continue };
-            let host = self.state.kernel.borrow_mut().shared().schedule.host_of(index as u32);
+            let host = self.state.kernel.borrow_mut().schedule().host_of(index as u32);
             let name = self.state.hosts.borrow()[usize::from(host)].name.clone();
             dumps.push(format!("loop {index} on {name}:"));
             dumps.extend(event_loop.dump().to_string().lines().map(str::to_owned));
@@ -1298,9 +1340,8 @@ impl World {
         self.state.commands.take();
         let wire = self.state.kernel.borrow_mut().network.wire.take();
         let ended = RunState::new(&self.state.settings);
-        let mut run = self.state.run.replace(ended);
-        run.log = wire.expect("the world has wires").log;
-        run.into_outcome(elapsed, started)
+        let run = self.state.run.replace(ended);
+        run.into_outcome(wire.expect("the world has wires").log, elapsed, started)
     }
 }
 

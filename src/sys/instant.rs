@@ -31,6 +31,16 @@ impl Instant {
         Instant { ns }
     }
 
+    #[inline]
+    pub(crate) const fn from_nanos(ns: u64) -> Instant {
+        Instant { ns }
+    }
+
+    #[inline]
+    pub(crate) const fn as_nanos(self) -> u64 {
+        self.ns
+    }
+
     /// The time since the clock's origin. For drivers.
     pub fn since_origin(self) -> Duration {
         Duration::from_nanos(self.ns)

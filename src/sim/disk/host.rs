@@ -84,7 +84,7 @@ impl Host {
         let rng = self.state.streams.stream(&stream);
         let mut kernel = self.state.kernel.borrow_mut();
         let (host, clock) = (usize::from(self.number), kernel.clock);
-        let now = kernel.shared().schedule.clocks[host].wall(clock);
+        let now = kernel.schedule().clocks[host].wall(clock);
         kernel.files[host] = Some(disk.mount(now, rng));
         drop(kernel);
         self

@@ -6,7 +6,9 @@
 use std::collections::VecDeque;
 
 use super::addr::Addr;
-use super::wire::{ConnKey, SocketKey};
+use super::bytes::ByteQueue;
+use super::wire::{ConnKey, NetEvent, SocketKey, Wire};
+use crate::sim::log::EventKind;
 use crate::sys::{Fd, Foreign, errno};
 
 /// How many bytes one direction of a connection holds before a send blocks.
@@ -67,13 +69,14 @@ pub(super) struct End {
 
 /// The bytes towards one end.
 pub(super) struct Flow {
-    pub(super) bytes: VecDeque<u8>,
+    pub(super) bytes: ByteQueue,
     /// How many of them the receiver can see.
     pub(super) arrived: usize,
     /// The sender has finished, and every byte before has arrived.
     pub(super) is_finished: bool,
     pub(super) capacity: usize,
-    /// How many bytes were received so far: the position of the first of `bytes`.
+    /// How many bytes were received so far: the position of the first of `bytes`. Not counted between hosts, where no
+    /// descriptors are passed.
     position: u64,
     /// Descriptors passed along, in order.
     parcels: VecDeque<Parcel>,
@@ -131,6 +134,7 @@ impl Conn {
     }
 
     /// Whether a receive of this end need not wait.
+    #[inline]
     pub(super) fn can_recv(&self, end: usize) -> bool {
         let (flow, end) = (&self.flows[end], &self.ends[end]);
         flow.arrived > 0 || flow.is_finished || end.read_shut || end.is_over || end.error.is_some()
@@ -143,22 +147,76 @@ impl Conn {
         own.write_shut || own.is_over || own.error.is_some() || is_closed || self.flows[1 - end].room() > 0
     }
 
-    /// Receives with `take`, which moves up to the given number of bytes out of the queue and returns their count.
-    /// As on Linux, bytes that arrived before an error are received before it. Descriptors that came with the bytes
-    /// are added to `descriptors`.
-    pub(super) fn recv(
+    /// Puts a segment on its way from an end to the other one, where it arrives at this time, or after those before it.
+    #[inline(always)]
+    pub(super) fn push_segment(
         &mut self,
+        wire: &mut Wire,
+        index: u32,
+        from: usize,
+        kind: SegmentKind,
+        len: usize,
+        at: u64,
+    ) {
+        let to = 1 - from;
+        let key = self.key(index);
+        let flow = &mut self.flows[to];
+        let last = flow.segments.back().map(|last| last.at);
+        let at = last.map_or(at, |last| at.max(last));
+        flow.segments.push_back(Segment {
+            kind,
+            len,
+            sent_at: wire.now,
+            at,
+            tries: 0,
+        });
+        wire.log.record(
+            wire.now,
+            self.ends[from].host,
+            match kind {
+                SegmentKind::Data => EventKind::Send,
+                SegmentKind::Fin => EventKind::Finish,
+                SegmentKind::Established => EventKind::Connected,
+            },
+            self.ends[to].host.into(),
+            len as u64,
+        );
+        if last.is_none() {
+            let end = to as u8;
+            wire.schedule(at, NetEvent::Segment { conn: key, end });
+        }
+    }
+
+    /// Sends from the parts in order to another host, as much as there is room for; `None` if there is none.
+    #[inline(always)]
+    pub(super) fn send<'a>(
+        &mut self,
+        wire: &mut Wire,
+        index: u32,
         end: usize,
-        take: impl FnOnce(&mut VecDeque<u8>, usize) -> u32,
-        descriptors: &mut Vec<Foreign>,
-    ) -> Option<Result<u32, i32>> {
-        if self.transport == Transport::Pipe && end == WRITER {
-            return Some(Err(errno::BAD_FD));
+        parts: impl Iterator<Item = &'a [u8]> + Clone,
+    ) -> Option<u32> {
+        let flow = &mut self.flows[1 - end];
+        let room = flow.room();
+        if room == 0 {
+            return None;
         }
-        let (flow, end) = (&mut self.flows[end], &mut self.ends[end]);
-        if flow.arrived > 0 {
-            return Some(Ok(flow.take(take, descriptors)));
+        let len: usize = parts.clone().map(<[u8]>::len).sum();
+        let (count, at) = wire.send(self.links[1 - end], len.min(room));
+        let mut left = count;
+        for part in parts {
+            let part = &part[..part.len().min(left)];
+            flow.push(part, Vec::new());
+            left -= part.len();
         }
+        self.push_segment(wire, index, end, SegmentKind::Data, count, at);
+        Some(count as u32)
+    }
+
+    /// What a receive returns if no bytes have arrived. As on Linux, bytes that arrived before an error are received before
+    /// it.
+    pub(super) fn recv_nothing(&mut self, end: usize) -> Option<Result<u32, i32>> {
+        let (flow, end) = (&self.flows[end], &mut self.ends[end]);
         if flow.is_finished {
             return Some(Ok(0));
         }
@@ -168,7 +226,14 @@ impl Conn {
         (end.read_shut || end.is_over).then_some(Ok(0))
     }
 
+    /// Whether this is the end of a pipe from which nothing is read.
+    #[inline]
+    pub(super) fn is_writer(&self, end: usize) -> bool {
+        self.transport == Transport::Pipe && end == WRITER
+    }
+
     /// The error of a send that cannot transfer bytes any more.
+    #[inline]
     pub(super) fn send_error(&mut self, end: usize) -> Option<i32> {
         let own = &mut self.ends[end];
         if let Some(code) = own.error.take() {
@@ -205,6 +270,12 @@ impl Conn {
 }
 
 impl End {
+    /// Whether the end has neither failed nor finished.
+    #[inline]
+    pub(super) fn can_send(&self) -> bool {
+        self.error.is_none() && !self.is_over && !self.write_shut
+    }
+
     pub(super) fn new(fd: Fd, host: u16, local: Addr, remote: Addr) -> End {
         End {
             fd: Some(fd),
@@ -226,7 +297,7 @@ impl End {
 impl Flow {
     fn new() -> Flow {
         Flow {
-            bytes: VecDeque::new(),
+            bytes: ByteQueue::default(),
             arrived: 0,
             is_finished: false,
             capacity: STREAM_CAPACITY,
@@ -247,6 +318,7 @@ impl Flow {
     }
 
     /// Adds bytes, of which there is room for, and the descriptors that are passed with them.
+    #[inline(always)]
     pub(super) fn push(&mut self, bytes: &[u8], descriptors: Vec<Foreign>) {
         if !descriptors.is_empty() {
             let begin = self.position + self.bytes.len() as u64;
@@ -256,7 +328,7 @@ impl Flow {
                 descriptors,
             });
         }
-        self.bytes.extend(bytes);
+        self.bytes.push(bytes);
     }
 
     /// Drops everything: the receiver is gone.
@@ -266,13 +338,19 @@ impl Flow {
         self.parcels.clear();
     }
 
-    /// Takes bytes that have arrived. As on Linux, a receive ends with the last byte that was sent with descriptors.
-    fn take(&mut self, take: impl FnOnce(&mut VecDeque<u8>, usize) -> u32, descriptors: &mut Vec<Foreign>) -> u32 {
-        let mut most = self.arrived;
-        if let Some(parcel) = self.parcels.front() {
-            most = most.min((parcel.end - self.position) as usize);
+    /// How many bytes the next receive gets at most. As on Linux, it ends with the last byte that was sent with
+    /// descriptors.
+    #[inline]
+    pub(super) fn available(&self) -> usize {
+        match self.parcels.front() {
+            Some(parcel) => self.arrived.min((parcel.end - self.position) as usize),
+            None => self.arrived,
         }
-        let count = take(&mut self.bytes, most);
+    }
+
+    /// `count` bytes were taken from the queue. Adds the descriptors that came with them to `descriptors`.
+    #[inline]
+    pub(super) fn took(&mut self, count: u32, descriptors: &mut Vec<Foreign>) {
         self.arrived -= count as usize;
         self.position += u64::from(count);
         if let Some(parcel) = self.parcels.front_mut()
@@ -283,6 +361,5 @@ impl Flow {
                 self.parcels.pop_front();
             }
         }
-        count
     }
 }

@@ -5,6 +5,7 @@
 //! while nothing happens to its socket.
 
 mod addr;
+mod bytes;
 mod conn;
 mod limits;
 mod options;
@@ -16,10 +17,12 @@ mod udp;
 mod unix;
 mod wire;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::BuildHasherDefault;
 use std::net::{IpAddr, SocketAddr};
 
 use self::addr::{Addr, as_seen_by, loopback_like, unmapped};
+pub(super) use self::bytes::ByteQueue;
 use self::conn::{Conn, Transport};
 use self::limits::Limits;
 use self::options::Options;
@@ -28,7 +31,7 @@ use self::tcp::Listener;
 use self::transit::SynSent;
 use self::udp::{Datagrams, Packet};
 use self::unix::Names;
-use self::wire::{ConnKey, SocketKey};
+use self::wire::{ConnKey, KeyHasher, SocketKey};
 pub(super) use self::wire::{NetEvent, Wire};
 use crate::driver::{Control, FdSpace, Reply, SocketKind};
 use crate::rand::mix;
@@ -58,8 +61,8 @@ pub(super) struct Network {
     serial: u32,
     /// Datagrams on their way.
     packets: Table<Packet>,
-    /// The hosts of a world by address.
-    addrs: BTreeMap<IpAddr, u16>,
+    /// The hosts of a world by address: see `address_key`. Not iterated.
+    addrs: HashMap<u128, u16, BuildHasherDefault<KeyHasher>>,
     /// What is between the hosts of a world; `None` for a host on its own, where everything arrives at once.
     pub(super) wire: Option<Box<Wire>>,
 }
@@ -227,33 +230,32 @@ impl Network {
         self.add(Socket::new(host, state))
     }
 
+    #[inline]
     fn socket(&mut self, fd: Fd) -> Result<&mut Socket, i32> {
         let index = fd.checked_sub(FdSpace::FIRST_OWN).ok_or(errno::BAD_FD)?;
         self.sockets.get_mut(index as u32).ok_or(errno::BAD_FD)
     }
 
-    /// Whether operations can be tried again, or something was sent.
+    /// Makes a receive wait if nothing can be received, not even an error: from another host through a connection, or
+    /// through a datagram socket of a world.
     #[inline]
-    pub(crate) fn has_changed(&self) -> bool {
-        !self.woken.is_empty() || self.wire.as_ref().is_some_and(|wire| !wire.outbox.is_empty())
-    }
-
-    /// Whether this is a connection between hosts from which nothing can be received, not even an error.
-    pub(super) fn is_stream_empty(&mut self, fd: Fd) -> bool {
-        let Ok(&mut Socket {
-            state: State::Stream { conn, end },
-            ..
-        }) = self.socket(fd)
-        else {
+    pub(super) fn wait_if_empty(&mut self, fd: Fd, waiter: Waiter) -> bool {
+        let at = fd - FdSpace::FIRST_OWN;
+        let Some(socket) = self.sockets.get_mut(at as u32) else {
             return false;
         };
-        let conn = self.conn(conn);
-        conn.is_wired && !conn.can_recv(end)
-    }
-
-    /// Whether this is a datagram socket of a world from which nothing can be received, not even an error.
-    pub(super) fn is_queue_empty(&mut self, fd: Fd) -> bool {
-        self.wire.is_some() && self.datagrams(fd).is_ok_and(|datagrams| !datagrams.can_recv())
+        let must_wait = match &socket.state {
+            &State::Stream { conn, end } => {
+                let conn = self.conns.get(conn);
+                conn.is_some_and(|conn| conn.is_wired && !conn.can_recv(end))
+            }
+            State::Datagrams(datagrams) => self.wire.is_some() && !datagrams.can_recv(),
+            _ => false,
+        };
+        if must_wait {
+            socket.waiters[index(Direction::Read)].push(waiter);
+        }
+        must_wait
     }
 
     /// Makes an operation wait until its socket's state changes.
@@ -272,10 +274,19 @@ impl Network {
     }
 
     /// A direction of a socket has changed: its operations are tried again.
+    #[inline(always)]
     fn touch(&mut self, fd: Fd, direction: Direction) {
         let at = fd - FdSpace::FIRST_OWN;
         if let Some(socket) = self.sockets.get_mut(at as u32) {
-            self.woken.append(&mut socket.waiters[index(direction)]);
+            let waiters = &mut socket.waiters[index(direction)];
+            match waiters[..] {
+                [] => {}
+                [waiter] => {
+                    self.woken.push(waiter);
+                    waiters.clear();
+                }
+                _ => self.woken.append(waiters),
+            }
         }
     }
 
@@ -348,7 +359,7 @@ impl Network {
     fn host_at(&self, host: u16, addr: IpAddr) -> Option<u16> {
         match self.wire.is_none() || addr.is_loopback() {
             true => Some(host),
-            false => self.addrs.get(&addr).copied(),
+            false => self.addrs.get(&address_key(addr)).copied(),
         }
     }
 
@@ -492,6 +503,9 @@ impl Network {
             };
             specific.map(|specific| connected + specific)
         };
+        if let &[fd] = &fds[..] {
+            return rank(fd).map(|_| fd);
+        }
         // A more specific address wins.
         let best = fds.iter().filter_map(|fd| rank(*fd)).max()?;
         let sharing = || fds.iter().copied().filter(|fd| rank(*fd) == Some(best));
@@ -541,6 +555,14 @@ impl Network {
                 self.close_datagrams(fd, datagrams);
             }
         }
+    }
+}
+
+/// An address as a number. No host has an IPv6 address that begins like the number of an IPv4 address.
+fn address_key(addr: IpAddr) -> u128 {
+    match addr {
+        IpAddr::V4(addr) => 1 << 127 | u128::from(addr.to_bits()),
+        IpAddr::V6(addr) => addr.to_bits(),
     }
 }
 

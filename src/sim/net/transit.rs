@@ -52,7 +52,7 @@ impl Network {
     /// Gives a host its addresses in a world.
     pub(crate) fn set_addrs(&mut self, host: u16, addrs: Vec<IpAddr>) {
         for addr in &addrs {
-            self.addrs.insert(*addr, host);
+            self.addrs.insert(super::address_key(*addr), host);
         }
         self.hosts[usize::from(host)].addrs = addrs;
     }
@@ -363,83 +363,29 @@ impl Network {
 
     /// Puts a segment on its way from an end to the other one.
     pub(super) fn push_segment(&mut self, index: u32, from: usize, kind: SegmentKind, len: usize) {
-        let to = 1 - from;
         let Some(conn) = self.conns.get_mut(index) else { return };
         let Some(wire) = &mut self.wire else { return };
-        let mut at = wire.segment_arrival(conn.links[to], len);
-        let key = conn.key(index);
-        let flow = &mut conn.flows[to];
-        let is_first = flow.segments.is_empty();
-        if let Some(last) = flow.segments.back() {
-            at = at.max(last.at);
-        }
-        flow.segments.push_back(Segment {
-            kind,
-            len,
-            sent_at: wire.now,
-            at,
-            tries: 0,
-        });
-        wire.log.record(
-            wire.now,
-            conn.ends[from].host,
-            match kind {
-                SegmentKind::Data => EventKind::Send,
-                SegmentKind::Fin => EventKind::Finish,
-                SegmentKind::Established => EventKind::Connected,
-            },
-            conn.ends[to].host.into(),
-            len as u64,
-        );
-        if is_first {
-            wire.schedule(
-                at,
-                NetEvent::Segment {
-                    conn: key,
-                    end: to as u8,
-                },
-            );
-        }
-    }
-
-    /// Sends from the parts in order, as much as there is room for.
-    pub(super) fn send_segment<'a>(
-        &mut self,
-        index: u32,
-        end: usize,
-        parts: impl Iterator<Item = &'a [u8]> + Clone,
-    ) -> Attempt<u32> {
-        let conn = self.conns.get_mut(index)?;
-        let link = conn.links[1 - end];
-        let flow = &mut conn.flows[1 - end];
-        let room = flow.room();
-        if room == 0 {
-            return None;
-        }
-        let len: usize = parts.clone().map(<[u8]>::len).sum();
-        let count = self.wire.as_mut()?.count(link, len.min(room));
-        let mut left = count;
-        for part in parts {
-            let part = &part[..part.len().min(left)];
-            flow.push(part, Vec::new());
-            left -= part.len();
-        }
-        self.push_segment(index, end, SegmentKind::Data, count);
-        Some(Ok(count as u32))
+        let at = wire.segment_arrival(conn.links[1 - from], len);
+        conn.push_segment(wire, index, from, kind, len, at);
     }
 
     /// A receiver has taken bytes: a sender that waits for room learns it later.
-    #[inline]
-    pub(super) fn open_window(&mut self, index: u32, end: usize) {
-        let conn = self.conn(index);
-        let (key, sender, link) = (conn.key(index), conn.ends[1 - end].fd, conn.links[1 - end]);
+    #[inline(always)]
+    pub(super) fn open_window(&mut self, index: u32, end: usize, sender: Fd) {
         let waits = |socket: &mut Socket| !socket.waiters[super::index(Direction::Write)].is_empty();
-        if sender.is_some_and(|fd| self.socket(fd).is_ok_and(waits)) {
-            let wire = self.wire();
-            let at = wire.arrival(link, 0);
-            let end = (1 - end) as u8;
-            wire.schedule(at, NetEvent::Window { conn: key, end });
+        if self.socket(sender).is_ok_and(waits) {
+            self.send_window(index, 1 - end);
         }
+    }
+
+    #[cold]
+    fn send_window(&mut self, index: u32, to: usize) {
+        let conn = self.conn(index);
+        let (key, link) = (conn.key(index), conn.links[to]);
+        let wire = self.wire();
+        let at = wire.arrival(link, 0);
+        let end = to as u8;
+        wire.schedule(at, NetEvent::Window { conn: key, end });
     }
 
     fn window_opens(&mut self, key: ConnKey, end: usize, event: NetEvent) {
@@ -461,64 +407,111 @@ impl Network {
         }
     }
 
+    /// The first segment in flight towards an end arrives, and those behind it for which it is time.
     fn segment_arrives(&mut self, key: ConnKey, end: usize, event: NetEvent) {
         loop {
-            let Some(conn) = self.existing(key) else { return };
-            let (link, back, sender) = (conn.links[end], conn.links[1 - end], 1 - end);
-            let Some(&segment) = conn.flows[end].segments.front() else {
-                return;
-            };
-            let (from, to) = (conn.ends[sender].host, conn.ends[end].host);
-            let (is_closed, has_vanished) = (conn.ends[end].fd.is_none(), conn.ends[end].has_vanished);
-            let is_over = conn.ends[end].is_over;
-            let now = self.wire().now;
-            if segment.at > now {
-                return self.schedule(segment.at, event);
-            }
-            let fate = match self.is_down(to) {
-                true => Fate::Lost,
-                false => self.wire().fate(link, event),
-            };
-            match fate {
-                Fate::Held => return,
-                Fate::Lost => return self.send_again(key, end, event),
-                Fate::Arrives => {}
-            }
-            let is_unknown = has_vanished || is_over || (is_closed && segment.kind == SegmentKind::Data);
-            if is_unknown && self.wire().links[back as usize].is_cut {
-                // The RST is lost, and so the sender tries again.
-                return self.send_again(key, end, event);
-            }
-            let flow = &mut self.conn(key.index).flows[end];
-            flow.segments.pop_front();
-            if is_unknown {
-                let flow = &mut self.conn(key.index).flows[end];
-                flow.segments.clear();
-                flow.discard();
-                self.conn(key.index).ends[sender].awaits_reset = true;
-                return self.send_reset(key.index, sender);
-            }
-            match segment.kind {
-                SegmentKind::Data => flow.arrived += segment.len,
-                SegmentKind::Fin => flow.is_finished = true,
-                SegmentKind::Established => {
-                    if !self.join_backlog(key, segment, event) {
+            match self.bytes_arrive(key, end) {
+                Some(0) => return,
+                Some(_) => {}
+                None => {
+                    if !self.any_segment_arrives(key, end, event) {
                         return;
                     }
                 }
             }
-            self.note(to, EventKind::Deliver, from.into(), segment.len as u64);
-            let conn = self.conn(key.index);
-            (conn.ends[end].heard_at, conn.ends[end].probes) = (now, 0);
-            if let Some(fd) = conn.ends[end].fd {
-                self.touch(fd, Direction::Read);
+        }
+    }
+
+    /// Delivers the first segment in flight if it has bytes and nothing prevents it, and returns how many follow it. This
+    /// is what `any_segment_arrives` does in the most frequent case.
+    #[inline]
+    fn bytes_arrive(&mut self, key: ConnKey, end: usize) -> Option<usize> {
+        let wire = self.wire.as_mut()?;
+        let conn = self.conns.get_mut(key.index).filter(|conn| conn.serial == key.serial)?;
+        let (there, back) = (conn.links[end], conn.links[1 - end]);
+        let from = conn.ends[1 - end].host;
+        let (flow, own) = (&mut conn.flows[end], &mut conn.ends[end]);
+        let &Segment { kind, len, at, .. } = flow.segments.front()?;
+        let fd = own.fd.filter(|_| kind == SegmentKind::Data)?;
+        let is_known = !own.is_over && !own.has_vanished && !self.hosts[usize::from(own.host)].is_down;
+        if at > wire.now || !is_known || !wire.delivers(there) || wire.links[back as usize].is_cut {
+            return None;
+        }
+        flow.segments.pop_front();
+        flow.arrived += len;
+        flow.unacked_since = None;
+        (own.heard_at, own.probes) = (wire.now, 0);
+        let (host, left) = (own.host, flow.segments.len());
+        wire.log
+            .record(wire.now, host, EventKind::Deliver, from.into(), len as u64);
+        self.touch(fd, Direction::Read);
+        Some(left)
+    }
+
+    /// The first segment in flight arrives; false if the next one does not arrive now.
+    fn any_segment_arrives(&mut self, key: ConnKey, end: usize, event: NetEvent) -> bool {
+        let Some(conn) = self.existing(key) else { return false };
+        let (link, back, sender) = (conn.links[end], conn.links[1 - end], 1 - end);
+        let Some(&segment) = conn.flows[end].segments.front() else {
+            return false;
+        };
+        let (from, to) = (conn.ends[sender].host, conn.ends[end].host);
+        let (is_closed, has_vanished) = (conn.ends[end].fd.is_none(), conn.ends[end].has_vanished);
+        let is_over = conn.ends[end].is_over;
+        let now = self.wire().now;
+        if segment.at > now {
+            self.schedule(segment.at, event);
+            return false;
+        }
+        let fate = match self.is_down(to) {
+            true => Fate::Lost,
+            false => self.wire().fate(link, event),
+        };
+        match fate {
+            Fate::Held => return false,
+            Fate::Lost => {
+                self.send_again(key, end, event);
+                return false;
             }
-            if self.wire().links[back as usize].is_cut {
-                self.miss_ack(key, end);
-            } else if let Some(conn) = self.existing(key) {
-                conn.flows[end].unacked_since = None;
+            Fate::Arrives => {}
+        }
+        let is_unknown = has_vanished || is_over || (is_closed && segment.kind == SegmentKind::Data);
+        if is_unknown && self.wire().links[back as usize].is_cut {
+            // The RST is lost, and so the sender tries again.
+            self.send_again(key, end, event);
+            return false;
+        }
+        let flow = &mut self.conn(key.index).flows[end];
+        flow.segments.pop_front();
+        if is_unknown {
+            let flow = &mut self.conn(key.index).flows[end];
+            flow.segments.clear();
+            flow.discard();
+            self.conn(key.index).ends[sender].awaits_reset = true;
+            self.send_reset(key.index, sender);
+            return false;
+        }
+        match segment.kind {
+            SegmentKind::Data => flow.arrived += segment.len,
+            SegmentKind::Fin => flow.is_finished = true,
+            SegmentKind::Established => {
+                if !self.join_backlog(key, segment, event) {
+                    return false;
+                }
             }
         }
+        self.note(to, EventKind::Deliver, from.into(), segment.len as u64);
+        let conn = self.conn(key.index);
+        (conn.ends[end].heard_at, conn.ends[end].probes) = (now, 0);
+        if let Some(fd) = conn.ends[end].fd {
+            self.touch(fd, Direction::Read);
+        }
+        if self.wire().links[back as usize].is_cut {
+            self.miss_ack(key, end);
+        } else if let Some(conn) = self.existing(key) {
+            conn.flows[end].unacked_since = None;
+        }
+        true
     }
 
     /// A segment did not arrive: it is sent again, or the connection times out.

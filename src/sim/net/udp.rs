@@ -17,8 +17,9 @@ const MAX_UNIX_DATAGRAM: usize = 3 * STREAM_CAPACITY;
 const MAX_QUEUED: usize = 4 * STREAM_CAPACITY;
 /// How many datagrams a Unix socket's queue holds, as on Linux.
 const MAX_UNIX_QUEUED: usize = 10;
-/// How many empty buffers are kept for later datagrams.
-const MAX_SPARE: usize = 1_024;
+/// How many empty buffers are kept for later datagrams, and how long they are at most.
+const MAX_SPARE: usize = 8_192;
+const MAX_SPARE_LEN: usize = 2_048;
 
 /// A datagram socket.
 pub(super) struct Datagrams {
@@ -310,7 +311,7 @@ impl Network {
 
     /// Keeps a received datagram's buffer for a later one.
     pub(crate) fn recycle(&mut self, mut bytes: Vec<u8>) {
-        if self.spare.len() < MAX_SPARE {
+        if self.spare.len() < MAX_SPARE && bytes.capacity() <= MAX_SPARE_LEN {
             bytes.clear();
             self.spare.push(bytes);
         }

@@ -4,12 +4,14 @@
 //! is lost, or that finds the link cut or the host down, is sent again after 200 ms, then after twice as long each
 //! time, until the connection times out. A host that does not know a connection answers with an RST.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::rand::Rng;
 use crate::sim::link::Link;
 use crate::sim::log::EventLog;
 use crate::sim::rng::Streams;
+use crate::sim::schedule::{Event, Schedule};
 use crate::sys::Fd;
 
 /// The first retransmission timeout, and the longest.
@@ -61,7 +63,8 @@ pub(crate) struct SocketKey {
 pub(crate) struct Wire {
     pub(crate) now: u64,
     pub(super) links: Vec<LinkState>,
-    index: BTreeMap<(u16, u16), u32>,
+    /// Their numbers, by the hosts. Not iterated: `LinkState::hosts` has them in the order of creation.
+    index: HashMap<u32, u32, BuildHasherDefault<KeyHasher>>,
     /// Salts the hash that chooses among sockets which share a port.
     pub(super) hash_salt: u64,
     /// Links that were set for a pair of hosts.
@@ -79,12 +82,12 @@ pub(crate) struct Wire {
     /// How long a TCP connection sends again before it fails with ETIMEDOUT.
     pub(crate) user_timeout: u64,
     pub(crate) log: EventLog,
-    /// New events with their times.
-    pub(crate) outbox: Vec<(u64, NetEvent)>,
+    pub(crate) schedule: Schedule,
 }
 
 /// A link in one direction.
 pub(super) struct LinkState {
+    hosts: (u16, u16),
     pub(super) config: Link,
     pub(super) is_cut: bool,
     is_held: bool,
@@ -108,11 +111,11 @@ pub(super) enum Fate {
 }
 
 impl Wire {
-    pub(crate) fn new(streams: Streams, log: EventLog) -> Wire {
+    pub(crate) fn new(streams: Streams, log: EventLog, schedule: Schedule) -> Wire {
         Wire {
             now: 0,
             links: Vec::new(),
-            index: BTreeMap::new(),
+            index: HashMap::default(),
             hash_salt: streams.stream("reuse port").next_u64(),
             set: BTreeMap::new(),
             default: Link::new(),
@@ -124,7 +127,7 @@ impl Wire {
             // 15 retransmissions, as on Linux.
             user_timeout: 924_600_000_000,
             log,
-            outbox: Vec::new(),
+            schedule,
         }
     }
 
@@ -135,12 +138,17 @@ impl Wire {
 
     /// The link from one host to another.
     pub(super) fn link(&mut self, from: u16, to: u16) -> u32 {
-        if let Some(link) = self.index.get(&(from, to)) {
-            return *link;
+        match self.index.get(&pair(from, to)) {
+            Some(link) => *link,
+            None => self.new_link(from, to),
         }
+    }
+
+    fn new_link(&mut self, from: u16, to: u16) -> u32 {
         let config = self.configured(from, to);
         let link = self.links.len() as u32;
         self.links.push(LinkState {
+            hosts: (from, to),
             config: self.applied(from, to, config),
             is_cut: false,
             is_held: false,
@@ -150,7 +158,7 @@ impl Wire {
             datagram_at: 0,
             rng: self.streams.stream(&format!("net/{from}>{to}")),
         });
-        self.index.insert((from, to), link);
+        self.index.insert(pair(from, to), link);
         link
     }
 
@@ -208,8 +216,9 @@ impl Wire {
 
     /// Applies changed settings to the links in use.
     fn apply(&mut self) {
-        for ((from, to), index) in &self.index {
-            self.links[*index as usize].config = self.applied(*from, *to, self.configured(*from, *to));
+        for index in 0..self.links.len() {
+            let (from, to) = self.links[index].hosts;
+            self.links[index].config = self.applied(from, to, self.configured(from, to));
         }
     }
 
@@ -234,7 +243,7 @@ impl Wire {
         let link = &mut self.links[link as usize];
         link.is_held = false;
         for event in link.held.drain(..) {
-            self.outbox.push((self.now, event));
+            self.schedule.push(self.now, Event::Net(event));
         }
     }
 
@@ -248,7 +257,8 @@ impl Wire {
 
     /// No link is cut, held or slow any more.
     pub(crate) fn heal(&mut self) {
-        let pairs: Vec<(u16, u16)> = self.index.keys().copied().collect();
+        let mut pairs: Vec<(u16, u16)> = self.links.iter().map(|link| link.hosts).collect();
+        pairs.sort_unstable();
         for (from, to) in pairs {
             self.release(from, to);
             let link = self.link(from, to);
@@ -258,43 +268,12 @@ impl Wire {
     }
 
     /// When a packet of this length arrives.
-    #[inline]
     pub(super) fn arrival(&mut self, link: u32, len: usize) -> u64 {
-        let (now, constant) = (self.now, self.constant_latency);
-        let link = &mut self.links[link as usize];
-        let mut latency = match constant {
-            true => link.config.latency.mean().as_nanos() as u64,
-            false => link.config.latency.sample(&mut link.rng),
-        };
-        if link.factor != 1.0 {
-            latency = (latency as f64 * link.factor) as u64;
-        }
-        match link.config.bandwidth {
-            None => now + latency,
-            Some(bandwidth) => {
-                let takes = (len as u128 * 1_000_000_000 / u128::from(bandwidth)) as u64;
-                link.free_at = link.free_at.max(now) + takes;
-                link.free_at + latency
-            }
-        }
+        self.links[link as usize].arrival(self.now, self.constant_latency, len)
     }
 
-    /// When a segment of a stream arrives: as a packet, and later if it is lost and sent again.
-    #[inline]
-    pub(super) fn segment_arrival(&mut self, link: u32, len: usize) -> u64 {
-        let mut at = self.arrival(link, len);
-        let mut rto = FIRST_RTO;
-        while self.is_lost(link) && rto < LONGEST_RTO {
-            at += rto;
-            rto *= 2;
-        }
-        at
-    }
-
-    #[inline]
     pub(super) fn is_lost(&mut self, link: u32) -> bool {
-        let link = &mut self.links[link as usize];
-        link.config.loss > 0.0 && link.rng.chance(link.config.loss)
+        self.links[link as usize].is_lost()
     }
 
     pub(super) fn is_duplicated(&mut self, link: u32) -> bool {
@@ -315,18 +294,29 @@ impl Wire {
         link.datagram_at
     }
 
-    /// How many of `len` bytes a read or a write transfers.
-    #[inline]
+    /// How many of `len` bytes a read of a stream transfers.
+    #[inline(always)]
     pub(super) fn count(&mut self, link: u32, len: usize) -> usize {
-        if self.fixed_buffers || len < 2 {
-            return len;
+        match self.fixed_buffers {
+            true => len,
+            false => self.links[link as usize].count(len),
         }
+    }
+
+    /// How many of `len` bytes a write to a stream transfers, and when they arrive.
+    #[inline(always)]
+    pub(super) fn send(&mut self, link: u32, len: usize) -> (usize, u64) {
         let link = &mut self.links[link as usize];
-        let count = match link.rng.chance(link.config.short) {
-            true => 1 + link.rng.below(len as u64 - 1) as usize,
-            false => len,
+        let len = match self.fixed_buffers {
+            true => len,
+            false => link.count(len),
         };
-        count.min(link.config.max_count)
+        (len, link.segment_arrival(self.now, self.constant_latency, len))
+    }
+
+    /// When a segment of a stream arrives: as a packet, and later if it is lost and sent again.
+    pub(super) fn segment_arrival(&mut self, link: u32, len: usize) -> u64 {
+        self.links[link as usize].segment_arrival(self.now, self.constant_latency, len)
     }
 
     /// The size of a new connection's buffers in one direction.
@@ -335,6 +325,13 @@ impl Wire {
             true => default,
             false => 4096 << self.links[link as usize].rng.below(7),
         }
+    }
+
+    /// Whether a packet that is at the end of a link arrives.
+    #[inline]
+    pub(super) fn delivers(&self, link: u32) -> bool {
+        let link = &self.links[link as usize];
+        !link.is_cut && !link.is_held
     }
 
     /// What becomes of a packet that is at the end of a link. A held one comes back when the link is released.
@@ -350,8 +347,103 @@ impl Wire {
         Fate::Arrives
     }
 
+    #[inline]
     pub(super) fn schedule(&mut self, at: u64, event: NetEvent) {
-        self.outbox.push((at, event));
+        self.schedule.push(at, Event::Net(event));
+    }
+}
+
+impl LinkState {
+    /// When a packet of this length that is sent now arrives.
+    #[inline(always)]
+    fn arrival(&mut self, now: u64, constant: bool, len: usize) -> u64 {
+        let mut latency = match constant {
+            true => self.config.latency.mean().as_nanos() as u64,
+            false => self.config.latency.sample(&mut self.rng),
+        };
+        if self.factor != 1.0 {
+            latency = self.slowed(latency);
+        }
+        match self.config.bandwidth {
+            None => now + latency,
+            Some(bandwidth) => {
+                let takes = (len as u128 * 1_000_000_000 / u128::from(bandwidth)) as u64;
+                self.free_at = self.free_at.max(now) + takes;
+                self.free_at + latency
+            }
+        }
+    }
+
+    #[cold]
+    fn slowed(&self, latency: u64) -> u64 {
+        (latency as f64 * self.factor) as u64
+    }
+
+    #[inline(always)]
+    fn segment_arrival(&mut self, now: u64, constant: bool, len: usize) -> u64 {
+        let mut at = self.arrival(now, constant, len);
+        let mut rto = FIRST_RTO;
+        while self.is_lost() && rto < LONGEST_RTO {
+            at += rto;
+            rto *= 2;
+        }
+        at
+    }
+
+    #[inline]
+    fn is_lost(&mut self) -> bool {
+        self.config.loss > 0.0 && self.rng.chance(self.config.loss)
+    }
+
+    /// How many of `len` bytes a read or a write transfers.
+    #[inline(always)]
+    fn count(&mut self, len: usize) -> usize {
+        if len < 2 {
+            return len;
+        }
+        let count = match self.rng.chance(self.config.short) {
+            true => 1 + self.rng.below(len as u64 - 1) as usize,
+            false => len,
+        };
+        count.min(self.config.max_count)
+    }
+}
+
+/// Two hosts as a key.
+fn pair(from: u16, to: u16) -> u32 {
+    u32::from(from) << 16 | u32::from(to)
+}
+
+/// The hash of a number: a multiplication. The numbers are the simulation's own, so collisions cannot be provoked.
+#[derive(Default)]
+pub(super) struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    #[inline]
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(u64::from(word));
+    }
+
+    #[inline]
+    fn write_u128(&mut self, word: u128) {
+        self.write_u64(word as u64 ^ (word >> 64) as u64);
+    }
+
+    #[inline]
+    fn write_u64(&mut self, word: u64) {
+        let product = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        // The map uses the upper bits and the lower bits.
+        self.0 = product ^ product >> 32;
     }
 }
 
