@@ -59,12 +59,19 @@ pub(crate) fn main() {
             let mut numbers = text.split_whitespace().filter_map(|number| number.parse().ok());
             match (numbers.next(), numbers.next()) {
                 (Some(ping), Some(burst)) => results[index].push(Measured { ping, burst }),
-                _ => panic!("{}: {}{text}", CONTENDERS[index], String::from_utf8_lossy(&output.stderr)),
+                _ => panic!(
+                    "{}: {}{text}",
+                    CONTENDERS[index],
+                    String::from_utf8_lossy(&output.stderr)
+                ),
             }
         }
     }
     eprintln!("\r{:<50}", "");
-    println!("{:<26} {:>12} {:>8} {:>8}   {:>12} {:>8}", "", "ping p50", "lowest", "highest", "burst, each", "lowest");
+    println!(
+        "{:<26} {:>12} {:>8} {:>8}   {:>12} {:>8}",
+        "", "ping p50", "lowest", "highest", "burst, each", "lowest"
+    );
     for (name, results) in CONTENDERS.iter().zip(&results) {
         let (ping, burst) = (sorted(results, |one| one.ping), sorted(results, |one| one.burst));
         let middle = results.len() / 2;
@@ -173,7 +180,9 @@ fn tokio_channels(sizes: Sizes) -> Measured {
     let (requests, mut received) = mpsc::channel::<(u64, oneshot::Sender<u64>)>(IN_FLIGHT);
     let server = std::thread::spawn(move || {
         pin(1);
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("a runtime");
         runtime.block_on(async move {
             while let Some((number, answer)) = received.recv().await {
                 answer.send(number + 1).expect("a caller");
@@ -181,7 +190,9 @@ fn tokio_channels(sizes: Sizes) -> Measured {
         });
     });
     pin(0);
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("a runtime");
     let local = tokio::task::LocalSet::new();
     async fn one(requests: &mpsc::Sender<(u64, oneshot::Sender<u64>)>, number: u64) {
         let (send, answer) = oneshot::channel();
