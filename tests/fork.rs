@@ -10,7 +10,7 @@ mod child;
 mod support;
 
 use std::cell::{Cell, RefCell};
-use std::io::{Read, Write};
+use std::io::{PipeWriter, Read, Write};
 use std::net::TcpStream as StdStream;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -18,7 +18,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::process::Stdio;
 use std::rc::Rc;
-use std::sync::mpsc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -108,8 +107,9 @@ struct Peers {
     idle: Client,
     listener: Option<std::net::SocketAddr>,
     watched: UnixStream,
-    /// Ends the blocking jobs.
-    gates: Vec<mpsc::Sender<()>>,
+    /// Ends the blocking jobs. Pipes, because a channel has a lock: if the thread of a job holds it during the fork, the
+    /// child would wait for it forever.
+    gates: Vec<PipeWriter>,
 }
 
 /// The other end of a connection: std's on a kernel driver, the loop's own on the null driver.
@@ -146,10 +146,10 @@ fn scene(case: Case) -> Scene {
     let pool = Pool::builder().threads(1).build();
     let mut gates = Vec::new();
     let mut job = || {
-        let (open, gate) = mpsc::channel::<()>();
+        let (mut gate, open) = std::io::pipe().expect("a pipe");
         gates.push(open);
         move || {
-            let _ = gate.recv();
+            let _ = gate.read(&mut [0]);
             7
         }
     };
