@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,10 @@ use crate::sys::{self, CpuSet, lock};
 use crate::task::spawn;
 use crate::{Builder, EventLoop};
 
-/// How long a forced stop waits for a thread before it is reported as stuck and left alone.
+/// How long after a forced stop a shard still waits to close in order. Then it closes before shards that are stuck.
+const UNORDERED_AFTER: Duration = Duration::from_secs(2);
+
+/// How long after a forced stop a thread that has not ended is reported as stuck and left alone.
 const STUCK_AFTER: Duration = Duration::from_secs(5);
 
 /// What the threads of a running pool share.
@@ -33,6 +36,8 @@ struct Threads<T, M> {
     outputs: Mutex<Vec<Option<T>>>,
     stages: Mutex<Vec<Stage>>,
     changed: Condvar,
+    /// When a thread first saw that the stop is forced.
+    forced_at: OnceLock<Instant>,
 }
 
 /// How far a shard's thread has come.
@@ -62,6 +67,7 @@ where
         outputs: Mutex::new((0..count).map(|_| None).collect()),
         stages: Mutex::new(vec![Stage::Starting; count]),
         changed: Condvar::new(),
+        forced_at: OnceLock::new(),
     });
     let mut handles = Vec::new();
     for index in 1..count {
@@ -174,13 +180,14 @@ where
     /// Waits for the other threads; after a forced stop not for those that are stuck.
     fn wait_until(&self, condition: impl Fn(&[Stage]) -> bool) {
         let mut stages = lock(&self.stages);
-        let mut forced_at = None;
-        while !condition(&stages) {
-            if self.shared.is_forced() && forced_at.get_or_insert_with(Instant::now).elapsed() > STUCK_AFTER {
-                return;
-            }
+        while !condition(&stages) && !self.was_forced_before(UNORDERED_AFTER) {
             stages = self.wait(stages);
         }
+    }
+
+    /// Whether the stop was forced longer ago than this.
+    fn was_forced_before(&self, limit: Duration) -> bool {
+        self.shared.is_forced() && self.forced_at.get_or_init(Instant::now).elapsed() > limit
     }
 
     fn wait<'a>(&self, stages: MutexGuard<'a, Vec<Stage>>) -> MutexGuard<'a, Vec<Stage>> {
@@ -191,10 +198,9 @@ where
 
     /// Whether a thread has ended; false if it is stuck after a forced stop.
     fn wait_for_end(&self, handle: &thread::JoinHandle<()>) -> bool {
-        let mut forced_at = None;
         let mut stages = lock(&self.stages);
         while !handle.is_finished() {
-            if self.shared.is_forced() && forced_at.get_or_insert_with(Instant::now).elapsed() > STUCK_AFTER {
+            if self.was_forced_before(STUCK_AFTER) {
                 return false;
             }
             // Its last action is to reach `Closed`; then it ends by itself.
