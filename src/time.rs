@@ -74,7 +74,8 @@ pub fn wall_now() -> SystemTime {
 /// ```
 ///
 /// The time counts from this call, or from the first poll if this is called outside of a loop. `Duration::MAX` waits
-/// forever. A sleep never ends early. Dropping it cancels the timer. Polling it outside of a loop panics.
+/// forever. A sleep never ends early, and a long one may end up to a thousandth later: see
+/// [`Builder::timer_slack`](crate::Builder::timer_slack). Dropping it cancels the timer. Polling it outside of a loop panics.
 pub fn sleep(duration: Duration) -> Sleep {
     let start = match LoopCore::try_current() {
         Some(core) => SleepState::Until(core.now() + duration),

@@ -63,6 +63,7 @@ pub(crate) struct Settings {
     pub(crate) measures_time: bool,
     pub(crate) busy_poll: Duration,
     pub(crate) precise_timers: bool,
+    pub(crate) timer_slack: Duration,
 }
 
 impl Default for Settings {
@@ -79,6 +80,7 @@ impl Default for Settings {
             measures_time: true,
             busy_poll: Duration::from_micros(50),
             precise_timers: false,
+            timer_slack: Duration::from_nanos(1 << 20),
         }
     }
 }
@@ -302,8 +304,28 @@ impl Builder {
         self
     }
 
+    /// How late a timer may fire in addition to the time that a wake-up takes, so that timers with neighbouring deadlines
+    /// share one (1.05 ms). Zero wakes the loop for every deadline.
+    ///
+    /// A timer never fires early. It is late by at most 1/1024 of its length, and by at most this duration, rounded down to
+    /// a power of two of nanoseconds. With the default, timers of up to 16 ms are not delayed at all, a timer of 100 ms is
+    /// late by up to 66 us, and one of a second by up to half a millisecond. A loop that is awake anyway runs a timer as
+    /// soon as it is due. Timers that are due fire in the order of their deadlines, and if these are equal, in the order in
+    /// which they were set. A virtual clock has no slack.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// let event_loop = windlass::Builder::new().timer_slack(Duration::ZERO).build()?;
+    /// # drop(event_loop);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn timer_slack(mut self, largest: Duration) -> Builder {
+        self.settings.timer_slack = largest;
+        self
+    }
+
     /// Makes timers fire about 1 us late instead of about 10 us: the loop wakes before each deadline and busy-polls the
-    /// rest, which costs up to 120 us of processor time per timer.
+    /// rest, which costs up to 120 us of processor time per timer. There is no [slack](Builder::timer_slack) then.
     pub fn precise_timers(mut self, on: bool) -> Builder {
         self.settings.precise_timers = on;
         self

@@ -148,6 +148,10 @@ thread_local! {
 impl LoopCore {
     pub(crate) fn new(driver: Box<dyn Driver>, settings: Settings) -> Rc<LoopCore> {
         let has_virtual_clock = driver.has_virtual_clock();
+        let slack = match has_virtual_clock || settings.precise_timers {
+            true => Duration::ZERO,
+            false => settings.timer_slack,
+        };
         Rc::new_cyclic(|this| LoopCore {
             forks: sys::count_forks(),
             is_abandoned: Cell::new(false),
@@ -159,7 +163,7 @@ impl LoopCore {
             ops: OpTable::default(),
             pool: OnceCell::new(),
             ready: ReadyQueue::default(),
-            timers: RefCell::default(),
+            timers: RefCell::new(Timers::new(slack)),
             polling_stack: RefCell::default(),
             tasks: TaskList::default(),
             inbox: Arc::new(Inbox::new(driver.notifier())),
@@ -328,7 +332,9 @@ impl LoopCore {
     // For tasks and futures.
 
     pub(crate) fn now(&self) -> Instant {
-        self.driver.borrow().now()
+        let now = self.driver.borrow().now();
+        self.times.set_recent(now);
+        now
     }
 
     pub(crate) fn control(&self, call: Control<'_>) -> io::Result<Reply> {
@@ -336,7 +342,7 @@ impl LoopCore {
     }
 
     pub(crate) fn add_timer(&self, when: Instant, action: Action) -> TimerId {
-        self.timers.borrow_mut().add(when, action)
+        self.timers.borrow_mut().add(self.times.recent(), when, action)
     }
 
     pub(crate) fn cancel_timer(&self, id: TimerId) {

@@ -60,7 +60,8 @@ impl EventLoop {
     }
 
     /// When the loop must turn even if [`pollable`](EventLoop::pollable) does not become readable: now if something is
-    /// ready to run, else at the first timer's deadline. `None` without timers: wait for the descriptor only.
+    /// ready to run, else when the first timer must fire at the latest
+    /// (its deadline and its [slack](crate::Builder::timer_slack)). `None` without timers: wait for the descriptor only.
     pub fn next_deadline(&self) -> Option<Instant> {
         match self.core().next_wait() {
             Wait::No | Wait::Poll => Some(self.time()),

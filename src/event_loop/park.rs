@@ -122,7 +122,9 @@ impl LoopCore {
                 _ => return Ok(now),
             }
         }
-        let Some(deadline) = deadline.filter(|&deadline| now < deadline) else {
+        // Within a timer's slack there is nothing to wait for.
+        let due = self.timers.borrow_mut().next_deadline().or(deadline);
+        let Some(deadline) = due.filter(|&due| now < due) else {
             return Ok(now);
         };
         let (found, now) = self.poll_until(completed, deadline, POLL_EVERY, now)?;

@@ -39,7 +39,7 @@ impl LoopCore {
         if !self.ready.is_empty() || self.inbox.has_events() {
             return Wait::No;
         }
-        match self.timers.borrow_mut().next_deadline() {
+        match self.timers.borrow_mut().next_wake() {
             Some(deadline) if deadline < Instant::NEVER && !self.clock_stands_still() => Wait::Until(deadline),
             _ => Wait::Forever,
         }

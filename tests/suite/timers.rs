@@ -11,7 +11,9 @@ use windlass::task::yield_now;
 use windlass::time::{Instant, MissedTicks, interval, interval_at, sleep, sleep_until, timeout, timeout_at};
 use windlass::{call_at, call_later, call_soon, counters, spawn};
 
-use crate::support::{Random, on_every_driver, on_every_kernel_driver, poll_with, rounds, turns, waker_calling};
+use crate::support::{
+    Random, is_interrupted, on_every_driver, on_every_kernel_driver, poll_with, rounds, turns, waker_calling,
+};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -224,6 +226,55 @@ fn timers_fire_in_deadline_order() {
         assert_eq!(fired.borrow().len(), rounds() - rounds().div_ceil(4));
         assert!(fired.borrow().is_sorted());
         assert_eq!(event_loop.counters().timers, 0);
+    });
+}
+
+/// Long timers have slack and short ones do not. Both are due when the loop runs again.
+#[test]
+fn timers_of_different_lengths_fire_in_deadline_order() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let fired: Rc<RefCell<Vec<(Instant, usize)>>> = Rc::default();
+        let first = event_loop.time() + 40 * MS;
+        let set = |round: usize| {
+            for group in [2, 0, 1] {
+                let (when, fired) = (first + group * MS, fired.clone());
+                event_loop.call_at(when, move || fired.borrow_mut().push((when, round)));
+            }
+        };
+        set(0);
+        std::thread::sleep(35 * MS);
+        set(1);
+        std::thread::sleep(10 * MS);
+        set(2);
+        event_loop.run_until_complete(sleep_until(first + 3 * MS)).unwrap();
+        let expected = (0..3).flat_map(|group| (0..3).map(move |round| (first + group * MS, round)));
+        assert_eq!(*fired.borrow(), expected.collect::<Vec<_>>());
+    });
+}
+
+/// Each wake-up is a slack of 1.05 ms after a deadline, less the 150 us by which a sleep may end early. On a slow machine there are
+/// fewer wake-ups.
+#[test]
+fn neighbouring_deadlines_share_a_wake_up() {
+    on_every_kernel_driver(|case| {
+        if is_interrupted() {
+            return;
+        }
+        let event_loop = case.event_loop();
+        let (first, fired) = (event_loop.time() + 1_100 * MS, Rc::new(Cell::new(0)));
+        for i in 0..200 {
+            let (when, fired) = (first + i * Duration::from_micros(100), fired.clone());
+            event_loop.call_at(when, move || {
+                assert!(Instant::now() >= when, "it fired early");
+                fired.set(fired.get() + 1);
+            });
+        }
+        let before = event_loop.counters().turns;
+        event_loop.run_until_complete(sleep_until(first + 20 * MS)).unwrap();
+        assert_eq!(fired.get(), 200);
+        let turns = event_loop.counters().turns - before;
+        assert!(turns < 40, "{turns} turns for timers within 20 ms");
     });
 }
 

@@ -261,7 +261,11 @@ fn sleeps(scale: &Scale) -> Vec<Group> {
             "sleeps-200k",
             "200,000 tasks that each sleep 1 to 100 ms, spawned and joined".into(),
             figures(),
-            Job::Work(Task::Sleeps { count: 200_000 }),
+            Job::Work(Task::Sleeps {
+                count: 200_000,
+                shortest: Duration::from_millis(1),
+                longest: Duration::from_millis(100),
+            }),
         ),
         group(
             Workload::Sleeps,
@@ -271,6 +275,25 @@ fn sleeps(scale: &Scale) -> Vec<Group> {
             Job::Work(Task::Cancels { count: 1_000_000 }),
         ),
     ];
+    let sleepers = [
+        ("sleepers-1k", "1,000"),
+        ("sleepers-10k", "10,000"),
+        ("sleepers-100k", "100,000"),
+        ("sleepers-1m", "1,000,000"),
+    ];
+    for (power, (key, count)) in sleepers.into_iter().enumerate() {
+        groups.push(group(
+            Workload::Sleeps,
+            key,
+            format!("{count} tasks that each sleep 1 to 2 s, spawned and joined"),
+            figures(),
+            Job::Work(Task::Sleeps {
+                count: 1_000 * 10_usize.pow(power as u32),
+                shortest: Duration::from_secs(1),
+                longest: Duration::from_secs(2),
+            }),
+        ));
+    }
     for group in &mut groups {
         group.rounds = scale.sleep_rounds;
     }

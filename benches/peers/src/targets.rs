@@ -55,7 +55,7 @@ const fn target(group: &'static str, figure: usize, subject: Subject, bound: Bou
     }
 }
 
-const TARGETS: [Target; 35] = {
+const TARGETS: [Target; 39] = {
     use Against::*;
     use Bound::*;
     use Subject::*;
@@ -111,6 +111,10 @@ const TARGETS: [Target; 35] = {
         target("timers-10ms", 1, Each, AtMost(0.8), BestPeer),
         target("sleeps-200k", 0, Each, AtMost(0.9), TOKIO),
         target("sleeps-200k", 1, Each, AtMost(0.9), TOKIO),
+        target("sleepers-1k", 0, Each, AtMost(1.0), TOKIO),
+        target("sleepers-10k", 0, Each, AtMost(1.0), TOKIO),
+        target("sleepers-100k", 0, Each, AtMost(1.0), TOKIO),
+        target("sleepers-1m", 0, Each, AtMost(1.0), TOKIO),
         target("cancel-1m", 0, Each, AtMost(0.9), TOKIO),
         target("cancel-1m", 1, Each, AtMost(0.9), TOKIO),
         target("tasks", 0, Each, AtMost(0.8), BestPeer),

@@ -45,7 +45,7 @@ pub(crate) struct LoopTimes {
     total: Cell<Duration>,
     /// When the current run began.
     began: Cell<Option<Instant>>,
-    /// The time of the last clock read: at the start of the run, after a wait, or after a timed poll.
+    /// The time of the last clock read.
     recent: Cell<Instant>,
 }
 
@@ -60,10 +60,15 @@ impl LoopTimes {
         }
     }
 
-    /// A recent time, without a clock read.
+    /// The time of the last clock read: the end of the last wait, or later.
     #[inline]
     pub(crate) fn recent(&self) -> Instant {
         self.recent.get()
+    }
+
+    #[inline]
+    pub(crate) fn set_recent(&self, now: Instant) {
+        self.recent.set(now);
     }
 }
 
@@ -79,7 +84,6 @@ impl LoopCore {
     pub(crate) fn end_poll(&self, began: Option<Instant>) {
         let Some(began) = began else { return };
         let (times, now) = (&self.times, self.now());
-        times.recent.set(now);
         let took = (now - began) * SAMPLE_EVERY as u32;
         times.driver.set(times.driver.get() + took);
     }
@@ -89,7 +93,6 @@ impl LoopCore {
     pub(crate) fn waited(&self, began: Instant, now: Instant) {
         let times = &self.times;
         if self.settings.measures_time {
-            times.recent.set(now);
             times.idle.set(times.idle.get() + (now - began));
         }
     }
@@ -97,7 +100,6 @@ impl LoopCore {
     pub(crate) fn begin_run(&self) {
         let now = self.now();
         self.times.began.set(Some(now));
-        self.times.recent.set(now);
     }
 
     pub(crate) fn end_run(&self) {

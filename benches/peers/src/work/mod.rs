@@ -21,8 +21,12 @@ pub(crate) enum Task {
     /// A number of sleeps of one length: median and 99th percentile of the lateness, CPU time per sleep, and the number
     /// that ended early.
     Lateness { length: Duration, count: usize },
-    /// A number of sleeping tasks, spawned and joined: CPU time and wall time.
-    Sleeps { count: usize },
+    /// A number of tasks that sleep for a random time, spawned and joined: CPU time and wall time.
+    Sleeps {
+        count: usize,
+        shortest: Duration,
+        longest: Duration,
+    },
     /// A number of sleeps started and dropped: CPU time and wall time.
     Cancels { count: usize },
     /// The time of spawn and join, of a yield by one task, and of a yield by a hundred tasks.
@@ -44,7 +48,11 @@ impl Task {
         let nanos = |length: &Duration| length.as_nanos().to_string();
         match self {
             Task::Lateness { length, count } => vec!["lateness".into(), nanos(length), count.to_string()],
-            Task::Sleeps { count } => vec!["sleeps".into(), count.to_string()],
+            Task::Sleeps {
+                count,
+                shortest,
+                longest,
+            } => vec!["sleeps".into(), count.to_string(), nanos(shortest), nanos(longest)],
             Task::Cancels { count } => vec!["cancels".into(), count.to_string()],
             Task::Tasks { batch } => vec!["tasks".into(), batch.to_string()],
             Task::Files { path, length } => vec!["files".into(), path.display().to_string(), nanos(length)],
@@ -64,7 +72,11 @@ impl Task {
                 length: nanos(length)?,
                 count: number(count)?,
             }),
-            ["sleeps", count] => Ok(Task::Sleeps { count: number(count)? }),
+            ["sleeps", count, shortest, longest] => Ok(Task::Sleeps {
+                count: number(count)?,
+                shortest: nanos(shortest)?,
+                longest: nanos(longest)?,
+            }),
             ["cancels", count] => Ok(Task::Cancels { count: number(count)? }),
             ["tasks", batch] => Ok(Task::Tasks { batch: number(batch)? }),
             ["files", path, length] => Ok(Task::Files {
@@ -84,7 +96,11 @@ impl Task {
 pub(crate) fn run<R: Runtime>(task: &Task) -> io::Result<Vec<f64>> {
     match task.clone() {
         Task::Lateness { length, count } => in_task::<R, _>(timers::measure::<R>(length, count))?,
-        Task::Sleeps { count } => in_task::<R, _>(sleeps::fire::<R>(count))?,
+        Task::Sleeps {
+            count,
+            shortest,
+            longest,
+        } => in_task::<R, _>(sleeps::fire::<R>(count, shortest, longest))?,
         Task::Cancels { count } => in_task::<R, _>(sleeps::cancel::<R>(count))?,
         Task::Tasks { batch } => in_task::<R, _>(tasks::measure::<R>(batch)),
         Task::Files { path, length } => in_task::<R, _>(files::measure::<R>(path, length))?,

@@ -10,13 +10,14 @@ use super::Numbers;
 use crate::kit::process::own_cpu_time;
 use crate::runtime::Runtime;
 
-/// Spawns `count` tasks, each of which sleeps between 1 and 100 ms, and joins them in the order of spawning.
-pub(crate) async fn fire<R: Runtime>(count: usize) -> io::Result<Vec<f64>> {
+/// Spawns `count` tasks, each of which sleeps for a random time, and joins them in the order of spawning.
+pub(crate) async fn fire<R: Runtime>(count: usize, shortest: Duration, longest: Duration) -> io::Result<Vec<f64>> {
+    let range = (longest - shortest).as_micros() as u64 + 1;
     let mut numbers = Numbers::new(1);
     let clock = Clock::start()?;
     let mut tasks = Vec::with_capacity(count);
     for _ in 0..count {
-        let length = Duration::from_micros(1000 + numbers.below(99_001));
+        let length = shortest + Duration::from_micros(numbers.below(range));
         tasks.push(R::spawn(async move { R::sleep(length).await }));
     }
     for task in tasks {
