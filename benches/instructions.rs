@@ -7,7 +7,8 @@
 //!     cargo bench --bench instructions                        both drivers, about half a minute
 //!     cargo bench --bench instructions -- --driver reactor
 //!     cargo bench --bench instructions -- --tolerance 3       fails if a count has grown by more than 3 %
-//!     cargo bench --bench instructions -- --shards 2          a pool of two shards, with 50 connections each
+//!     cargo bench --bench instructions -- --driver reactor --shards 2     a pool of two shards, with 50 connections each. On
+//!         io_uring only one shard can be counted: valgrind keeps its lock while a thread waits in `io_uring_enter`.
 //!
 //! Needs valgrind.
 
@@ -30,7 +31,10 @@ mod run {
     use std::io::{self, BufRead, BufReader, Read, Write};
     use std::net::{Ipv4Addr, TcpStream};
     use std::process::{Command, Stdio};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::thread;
+    use std::time::Duration;
 
     use windlass::net::TcpListener;
 
@@ -131,7 +135,8 @@ mod run {
         }
     }
 
-    /// As [`serve`], on a pool. Connections are handed over, so that each shard has the same number.
+    /// As [`serve`], on a pool, which is stopped when all connections have been accepted, and ends when they have been closed.
+    /// Connections are handed over, so that the shards share them evenly.
     fn serve_on_shards(name: &str, shards: usize) -> io::Result<()> {
         let choice = match name {
             "reactor" => windlass::DriverChoice::Reactor,
@@ -140,21 +145,27 @@ mod run {
         let pool = windlass::shards::Builder::new()
             .count(shards)
             .each_loop(move |_, builder| builder.driver(choice))
+            .grace(Duration::from_secs(3_600))
             .build()?;
         let accept = windlass::shards::Accept::HandOver;
         let listener = pool.listen_with(TcpListener::builder(), (Ipv4Addr::LOCALHOST, 0), accept)?;
         println!("{}", listener.local_addr().port());
-        pool.run(move |_| async move {
-            let mut connections = Vec::new();
-            for _ in 0..CONNECTIONS {
-                if let Some((stream, _)) = listener.accept().await? {
+        let accepted = Arc::new(AtomicUsize::new(0));
+        pool.run(move |shard| {
+            let (listener, accepted) = (listener.clone(), accepted.clone());
+            async move {
+                let mut connections = Vec::new();
+                while let Some((stream, _)) = listener.accept().await? {
                     connections.push(windlass::spawn(echo(stream)));
+                    if accepted.fetch_add(1, Ordering::Relaxed) + 1 == CONNECTIONS * shards {
+                        shard.stop();
+                    }
                 }
+                for connection in connections {
+                    connection.await.map_err(io::Error::other)??;
+                }
+                io::Result::Ok(())
             }
-            for connection in connections {
-                connection.await.map_err(io::Error::other)??;
-            }
-            io::Result::Ok(())
         })?;
         Ok(())
     }
@@ -163,6 +174,8 @@ mod run {
     fn count(driver: Driver, shards: usize, requests: usize) -> io::Result<u64> {
         let mut server = Command::new("valgrind")
             .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+            // Valgrind runs one thread at a time: without this, one shard may keep the others waiting.
+            .args((shards > 1).then_some("--fair-sched=yes"))
             .args([
                 std::env::current_exe()?.as_os_str(),
                 "--role".as_ref(),
@@ -178,7 +191,10 @@ mod run {
         let mut line = String::new();
         BufReader::new(server.stdout.take().expect("it is piped")).read_line(&mut line)?;
         let port = line.trim().parse::<u16>().map_err(io::Error::other);
-        let loaded = port.and_then(|port| load(port, CONNECTIONS * shards.max(1), requests / CONNECTIONS));
+        let loaded = port.and_then(|port| match shards {
+            0 => load(port, requests / CONNECTIONS),
+            _ => load_in_rounds(port, CONNECTIONS * shards, requests / CONNECTIONS),
+        });
         let output = server.wait_with_output()?;
         let report = String::from_utf8_lossy(&output.stderr);
         if !output.status.success() {
@@ -192,8 +208,8 @@ mod run {
     }
 
     /// Sends this many requests on each connection, one after the other. The server, under callgrind, is the slower side.
-    fn load(port: u16, connections: usize, requests: usize) -> io::Result<()> {
-        let clients: Vec<_> = (0..connections)
+    fn load(port: u16, requests: usize) -> io::Result<()> {
+        let clients: Vec<_> = (0..CONNECTIONS)
             .map(|_| TcpStream::connect((Ipv4Addr::LOCALHOST, port)))
             .collect::<io::Result<_>>()?;
         thread::scope(|scope| {
@@ -213,5 +229,26 @@ mod run {
                 .into_iter()
                 .try_for_each(|client| client.join().expect("no panic"))
         })
+    }
+
+    /// As [`load`], with a request on all connections before the answers are read. Valgrind runs one thread at a time, so with more
+    /// shards a turn would find fewer requests otherwise, and the overhead of turns would be counted instead of the requests.
+    fn load_in_rounds(port: u16, connections: usize, requests: usize) -> io::Result<()> {
+        let mut clients = Vec::new();
+        for _ in 0..connections {
+            let client = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+            client.set_nodelay(true)?;
+            clients.push(client);
+        }
+        let mut buf = [7; REQUEST_LEN];
+        for _ in 0..requests {
+            for client in &mut clients {
+                client.write_all(&buf)?;
+            }
+            for client in &mut clients {
+                client.read_exact(&mut buf)?;
+            }
+        }
+        Ok(())
     }
 }
