@@ -1,8 +1,11 @@
-//! The events that a `tracing` subscriber receives, and what it may call: `cargo test --features tracing --test trace`.
+//! The events and spans that a `tracing` subscriber receives, and what it may call:
+//! `cargo test --features tracing --test trace`.
 //!
 //! The subscriber is the process's global one, because only that one receives events emitted while it handles another.
 //! Each thread has its own hook, so tests do not see each other's events.
 
+#[path = "trace/spans.rs"]
+mod spans;
 #[path = "suite/support.rs"]
 mod support;
 
@@ -12,11 +15,14 @@ use std::future::{Future, pending};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Once;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::Interest;
 use tracing::{Event, Metadata, Subscriber};
 use windlass::net::{TcpListener, TcpStream};
 use windlass::time::sleep;
@@ -28,10 +34,18 @@ type Hook = Rc<dyn Fn(&str)>;
 
 thread_local! {
     static HOOK: RefCell<Option<Hook>> = const { RefCell::new(None) };
+    /// Whether the subscriber wants spans on this thread.
+    static WANTS_SPANS: Cell<bool> = const { Cell::new(true) };
 }
 
-/// Calls the thread's hook with each event as one line.
+/// Calls the thread's hook with each event, and each call for a span, as one line.
 struct Hooked;
+
+fn call_hook(line: &str) {
+    if let Some(hook) = HOOK.with_borrow(Clone::clone) {
+        hook(line);
+    }
+}
 
 struct Line(String);
 
@@ -42,24 +56,43 @@ impl Visit for Line {
 }
 
 impl Subscriber for Hooked {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
+    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
+        Interest::sometimes()
     }
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() || WANTS_SPANS.get()
+    }
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = NEXT.fetch_add(1, Relaxed);
+        let (metadata, root) = (span.metadata(), if span.is_root() { " root" } else { "" });
+        let mut line = Line(format!(
+            "span new {id};{root} {} {} {}:",
+            metadata.level(),
+            metadata.target(),
+            metadata.name()
+        ));
+        span.record(&mut line);
+        call_hook(&line.0);
+        Id::from_u64(id)
     }
     fn record(&self, _: &Id, _: &Record<'_>) {}
     fn record_follows_from(&self, _: &Id, _: &Id) {}
     fn event(&self, event: &Event<'_>) {
-        let Some(hook) = HOOK.with_borrow(Clone::clone) else {
-            return;
-        };
         let mut line = Line(format!("{} {}:", event.metadata().level(), event.metadata().target()));
         event.record(&mut line);
-        hook(&line.0);
+        call_hook(&line.0);
     }
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
+    fn enter(&self, id: &Id) {
+        call_hook(&format!("span enter {};", id.into_u64()));
+    }
+    fn exit(&self, id: &Id) {
+        call_hook(&format!("span exit {};", id.into_u64()));
+    }
+    fn try_close(&self, id: Id) -> bool {
+        call_hook(&format!("span close {};", id.into_u64()));
+        true
+    }
 }
 
 /// While this lives, the thread's events go to its hook.
@@ -271,7 +304,7 @@ fn a_subscriber_may_remove_the_reader_whose_task_ends() {
 }
 
 /// The kinds of events, by a part of their lines.
-const EVENTS: [&str; 8] = [
+const EVENTS: [&str; 16] = [
     "message=spawned",
     "message=ended",
     "message=started",
@@ -280,6 +313,14 @@ const EVENTS: [&str; 8] = [
     "message=closed",
     "ERROR windlass::loop",
     "windlass::",
+    "span new",
+    "span enter",
+    "span exit",
+    "span close",
+    "waker.clone",
+    "waker.drop",
+    "\"waker.wake\"",
+    "waker.wake_by_ref",
 ];
 
 type Pending = Pin<Box<dyn Future<Output = ()>>>;

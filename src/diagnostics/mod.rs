@@ -1,8 +1,10 @@
-//! Diagnostics: metrics, task dumps, debug mode and `tracing` events.
+//! Diagnostics: metrics, task dumps, debug mode and `tracing` events and spans.
 
 pub(crate) mod debug;
 pub(crate) mod dump;
 pub mod metrics;
+#[cfg_attr(not(feature = "tracing"), path = "no_task_span.rs")]
+pub(crate) mod task_span;
 pub(crate) mod trace;
 
 use crate::task::JoinHandle;

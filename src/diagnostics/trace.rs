@@ -1,7 +1,8 @@
 //! `tracing` events. Without the feature `tracing` these functions are empty.
 //!
 //! Targets: `windlass::task` (spawned, ended: debug), `windlass::op` (started, completed, completed at once: trace),
-//! `windlass::loop` (opened, closed: info; slow callbacks and exceptions: error).
+//! `windlass::loop` (opened, closed: info; slow callbacks and exceptions: error). The spans of tasks are in
+//! [`task_span`](super::task_span).
 #![cfg_attr(not(feature = "tracing"), allow(unused_variables))]
 
 use std::panic::Location;

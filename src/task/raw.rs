@@ -42,8 +42,8 @@
 //!
 //! # Field access
 //!
-//! - `vtable`, `inbox`, `id`, `name`, `spawned_at`, `is_cleanup_helper`: written before the task is shared, then read
-//!   only. Wakers read `inbox` on any thread.
+//! - `vtable`, `inbox`, `id`, `name`, `spawned_at`, `is_cleanup_helper` and the id in `span`: written before the task is
+//!   shared, then read only. Wakers read `inbox` and that id on any thread.
 //! - The cells of the header: loop's thread only. The user's code (wakers, destructors) never runs while a cell's
 //!   content is borrowed: contents are taken out first.
 //! - `stage`: loop's thread only, through the vtable. `Running` while the future exists, then `Finished` until the join
@@ -53,7 +53,7 @@
 //! # Freeing
 //!
 //! Whichever thread drops the last reference frees the allocation. At that point `stage` is `Empty` and `join_waker`,
-//! `membership` and `locals` are `None` or empty: the list's reference goes after the future is dropped, and the join
+//! `membership`, `locals` and `span` are `None` or empty: the list's reference goes after the future is dropped, and the join
 //! handle's after the output is. Nothing that is not `Send` is left for another thread to drop.
 
 mod refs;
@@ -78,6 +78,7 @@ use super::join::{JoinError, JoinHandle};
 use super::local::Locals;
 use super::unread::UnreadError;
 use crate::diagnostics::dump::Waiting;
+use crate::diagnostics::task_span::{TaskSpan, WakerOp};
 use crate::event_loop::core::{LoopCore, RemoteEvent};
 use crate::event_loop::exception::{Exception, guard, report, wake_all};
 use crate::event_loop::inbox::Inbox;
@@ -122,6 +123,8 @@ pub(crate) struct Header {
     /// Boxed twice: most tasks have no name, and a thin pointer halves the field.
     name: Option<Box<Box<str>>>,
     spawned_at: &'static Location<'static>,
+    /// For `tracing`. Except for its id, accessed on the loop's thread only.
+    span: TaskSpan,
 
     // From here on: accessed on the loop's thread only.
     /// Whether a [`Runnable`] of this task is in the ready queue.
@@ -332,6 +335,9 @@ unsafe fn create_unchecked<F: Future>(
     name: Option<Box<str>>,
     spawned_at: &'static Location<'static>,
 ) -> JoinHandle<F::Output> {
+    let id = core.next_task_id();
+    // Here, because a subscriber is foreign code, and no task exists yet that it could find half made.
+    let span = TaskSpan::new(id, name.as_deref(), spawned_at, size_of::<F>());
     // Written in place: a large future would otherwise be built on the stack and copied.
     let task = Box::write(
         Box::new_uninit(),
@@ -341,9 +347,10 @@ unsafe fn create_unchecked<F: Future>(
                 state: AtomicUsize::new(2 * REF),
                 vtable,
                 inbox: core.inbox.clone(),
-                id: core.next_task_id(),
+                id,
                 name: name.map(Box::new),
                 spawned_at,
+                span,
                 is_ready: Cell::new(false),
                 key: Cell::new(TaskKey::NONE),
                 cancel_requested: Cell::new(false),
@@ -453,14 +460,23 @@ impl RawTask {
         }
     }
 
-    /// As `schedule`, for a caller that has the task's loop. Loop's thread.
+    /// Reports an operation on a waker of this task to `tracing`. The caller holds a reference. Any thread.
+    #[inline]
+    fn trace_waker(self, op: WakerOp) {
+        self.header().span.waker(op, || self.is_done());
+    }
+
+    /// As `schedule`, for a caller that has the task's loop and no waker. The task may have ended on return: a `tracing`
+    /// subscriber is called last. Loop's thread.
     #[inline]
     pub(crate) fn schedule_on(self, core: &LoopCore) {
+        let span = self.header().span.id();
         match core.is_current() {
             true => self.make_ready(core),
             // The loop is not running: this also notifies an outer event loop that drives it.
             false => self.send_remote_wake(),
         }
+        span.woken();
     }
 
     /// Schedules the first poll. On a closed loop the task is cancelled unpolled.
@@ -597,7 +613,8 @@ impl RawTask {
         // SAFETY: `WAKER` upholds the waker contract; this waker borrows the list's reference and is never dropped.
         let waker = ManuallyDrop::new(unsafe { Waker::from_raw(raw_waker(self)) });
         // SAFETY: not done, loop's thread. Turns are not re-entrant, and a task polled inside another one is new.
-        let finished = unsafe { (header.vtable.poll)(self.0, &mut Context::from_waker(&waker)) };
+        let poll = || unsafe { (header.vtable.poll)(self.0, &mut Context::from_waker(&waker)) };
+        let finished = header.span.in_scope(poll);
         core.set_current_task(outer);
         if finished {
             self.finish(core);
@@ -637,13 +654,14 @@ impl RawTask {
             0 => (header.join_waker.take(), header.membership.take()),
             _ => (None, None),
         };
-        let locals = header.locals.take();
+        let (locals, span) = (header.locals.take(), header.span.take());
         match header.joinable.get() {
             true => self.free_if_last(self.become_done()),
             false => self.become_done_alone(),
         }
         // The task may be freed from here on.
         crate::diagnostics::trace::task_ended(id);
+        span.close();
         wake_all(waker);
         drop(membership.and_then(Membership::leave));
         locals.drop_guarded();

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::AcqRel;
 use std::task::{RawWaker, RawWakerVTable};
 
 use super::{QUEUED_REMOTE, RawTask};
+use crate::diagnostics::task_span::WakerOp;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::wake_all;
 use crate::task::child_set::Membership;
@@ -144,15 +145,25 @@ pub(super) static WAKER: RawWakerVTable = RawWakerVTable::new(
     |data| {
         let task = from_waker(data);
         task.clone_ref();
+        task.trace_waker(WakerOp::Clone);
         raw_waker(task)
     },
     |data| {
         let task = from_waker(data);
+        task.trace_waker(WakerOp::Wake);
         task.schedule();
         task.drop_ref();
     },
-    |data| from_waker(data).schedule(),
-    |data| from_waker(data).drop_ref(),
+    |data| {
+        let task = from_waker(data);
+        task.trace_waker(WakerOp::WakeByRef);
+        task.schedule();
+    },
+    |data| {
+        let task = from_waker(data);
+        task.trace_waker(WakerOp::Drop);
+        task.drop_ref();
+    },
 );
 
 fn from_waker(data: *const ()) -> RawTask {
