@@ -64,7 +64,8 @@
 //! - `compat-futures`, `compat-tokio`: the I/O traits of futures-io and tokio for this crate's streams: see [`compat`].
 //! - `hyper`: streams, timer and executor for hyper (HTTP/1.1 and HTTP/2, server and client), in the module `hyper`.
 //! - `tracing`: emits `tracing` events for tasks, operations and exceptions, with the targets `windlass::task`,
-//!   `windlass::op` and `windlass::loop`.
+//!   `windlass::op` and `windlass::loop`, and a span for each task, which tokio-console shows: see
+//!   [the guide](guide::inspecting).
 //! - `macros`: the attributes `#[windlass::main]` and `#[windlass::test]`.
 //! - `sim`: deterministic simulation of hosts, network and disks with faults, in the module `sim`.
 //! - `tls`: TLS over any stream, with rustls, in the module `tls`.
