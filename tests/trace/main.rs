@@ -4,9 +4,8 @@
 //! The subscriber is the process's global one, because only that one receives events emitted while it handles another.
 //! Each thread has its own hook, so tests do not see each other's events.
 
-#[path = "trace/spans.rs"]
 mod spans;
-#[path = "suite/support.rs"]
+#[path = "../suite/support.rs"]
 mod support;
 
 use std::cell::{Cell, RefCell};
@@ -139,7 +138,7 @@ fn tasks_operations_and_exceptions_are_traced() {
         let events = events.borrow().join("\n");
         for wanted in [
             "INFO windlass::loop: message=opened driver=",
-            "DEBUG windlass::task: message=spawned task=1 name=\"main\" spawned_at=tests/trace.rs:",
+            "DEBUG windlass::task: message=spawned task=1 name=\"main\" spawned_at=tests/trace/main.rs:",
             "TRACE windlass::op: message=started id=",
             "op=\"connect\"",
             "op=\"recv\"",
