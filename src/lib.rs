@@ -66,6 +66,7 @@
 //! - `tracing`: emits `tracing` events for tasks, operations and exceptions, with the targets `windlass::task`,
 //!   `windlass::op` and `windlass::loop`, and a span for each task, which tokio-console shows: see
 //!   [the guide](guide::inspecting).
+//! - `console`: a page about the running program, and metrics for Prometheus, in the module `console`.
 //! - `macros`: the attributes `#[windlass::main]` and `#[windlass::test]`.
 //! - `sim`: deterministic simulation of hosts, network and disks with faults, in the module `sim`.
 //! - `tls`: TLS over any stream, with rustls, in the module `tls`.
@@ -81,6 +82,8 @@ compile_error!("windlass runs on Unix and on Windows");
 
 pub mod blocking;
 pub mod compat;
+#[cfg(feature = "console")]
+pub mod console;
 mod copy_vec;
 mod diagnostics;
 pub mod driver;

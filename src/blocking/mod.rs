@@ -20,6 +20,8 @@ mod pool;
 use std::fmt;
 
 pub use self::handle::BlockingHandle;
+#[cfg(feature = "console")]
+pub(crate) use self::pool::PoolObserver;
 use self::pool::Refusal;
 pub(crate) use self::pool::{JobId, PoolSettings};
 pub use self::pool::{Pool, PoolBuilder, PoolCounters, Shutdown};

@@ -275,14 +275,13 @@ impl Pool {
 
     /// A snapshot of the pool's counters.
     pub fn counters(&self) -> PoolCounters {
-        if self.shared().is_forked() {
-            return PoolCounters::default();
-        }
-        let state = self.shared().state();
-        PoolCounters {
-            queued: state.queue.len() + state.offloaded.iter().filter(|job| !job.is_assigned).count(),
-            ..state.counters
-        }
+        self.shared().counters()
+    }
+
+    /// For another thread that does not keep the pool open.
+    #[cfg(feature = "console")]
+    pub(crate) fn observer(&self) -> PoolObserver {
+        PoolObserver(Arc::downgrade(self.shared()))
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -322,7 +321,31 @@ impl fmt::Debug for Pool {
     }
 }
 
+/// Reads the counters of a pool.
+#[cfg(feature = "console")]
+pub(crate) struct PoolObserver(std::sync::Weak<Shared>);
+
+#[cfg(feature = "console")]
+impl PoolObserver {
+    /// The name, the counters and the maximum number of threads; `None` if the pool is gone.
+    pub(crate) fn read(&self) -> Option<(String, PoolCounters, usize)> {
+        let shared = self.0.upgrade()?;
+        Some((shared.name.clone(), shared.counters(), shared.settings.threads))
+    }
+}
+
 impl Shared {
+    fn counters(&self) -> PoolCounters {
+        if self.is_forked() {
+            return PoolCounters::default();
+        }
+        let state = self.state();
+        PoolCounters {
+            queued: state.queue.len() + state.offloaded.iter().filter(|job| !job.is_assigned).count(),
+            ..state.counters
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing that can panic runs under this lock.
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())

@@ -3,6 +3,8 @@
 pub(crate) mod debug;
 pub(crate) mod dump;
 pub mod metrics;
+#[cfg_attr(not(feature = "console"), path = "no_probe.rs")]
+pub(crate) mod probe;
 #[cfg_attr(not(feature = "tracing"), path = "no_task_span.rs")]
 pub(crate) mod task_span;
 pub(crate) mod trace;

@@ -351,6 +351,10 @@ impl Builder {
             None => driver,
         };
         crate::diagnostics::trace::loop_opened(&driver.describe());
+        #[cfg(feature = "console")]
+        if !driver.has_virtual_clock() {
+            crate::console::start_from_environment();
+        }
         let core = LoopCore::new(driver, self.settings);
         Ok(EventLoop { core })
     }

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use crate::blocking::Pool;
 use crate::diagnostics::metrics::{LoopCounters, LoopTimes};
+use crate::diagnostics::probe::Probe;
 use crate::driver::op::{Direction, Op};
 use crate::driver::{
     BufferPool, Closed, Completion, Control, Driver, FdSpace, Job, MessageEntry, OpId, OsResult, Reply,
@@ -105,6 +106,8 @@ pub(crate) struct LoopCore {
     pub(crate) exception_handler: RefCell<Option<ExceptionHandler>>,
     pub(crate) counters: LoopCounters,
     pub(crate) times: LoopTimes,
+    /// What the console measures.
+    pub(crate) probe: Probe,
     pub(super) parker: Parker,
     /// The loop's time when timers last fired.
     pub(super) fired_until: Cell<Instant>,
@@ -148,6 +151,9 @@ thread_local! {
 impl LoopCore {
     pub(crate) fn new(driver: Box<dyn Driver>, settings: Settings) -> Rc<LoopCore> {
         let has_virtual_clock = driver.has_virtual_clock();
+        let inbox = Arc::new(Inbox::new(driver.notifier()));
+        let blocking = Pool::with_settings("blocking", settings.blocking);
+        let files = Pool::with_settings("files", settings.files);
         let slack = match has_virtual_clock || settings.precise_timers {
             true => Duration::ZERO,
             false => settings.timer_slack,
@@ -166,9 +172,10 @@ impl LoopCore {
             timers: RefCell::new(Timers::new(slack)),
             polling_stack: RefCell::default(),
             tasks: TaskList::default(),
-            inbox: Arc::new(Inbox::new(driver.notifier())),
-            blocking: Pool::with_settings("blocking", settings.blocking),
-            files: Pool::with_settings("files", settings.files),
+            probe: Probe::new(&*driver, &inbox, [&blocking, &files]),
+            inbox,
+            blocking,
+            files,
             waiting_for_pool: RefCell::default(),
             watchers: RefCell::default(),
             stdio: Default::default(),

@@ -57,6 +57,7 @@ impl LoopCore {
         if self.closed.replace(true) {
             return;
         }
+        self.probe.loop_closed();
         let _entered = self.enter();
         match self.is_forked() {
             true => {

@@ -125,6 +125,10 @@ impl LoopCore {
     /// registers.
     #[inline(never)]
     fn run_batch(&self, batch: usize) -> io::Result<()> {
+        // Decided once per turn.
+        if self.probe.is_on() {
+            return self.run_batch_probed(batch);
+        }
         let slow = self.slow;
         for _ in 0..batch {
             match (self.ready.pop(), slow) {
@@ -137,12 +141,18 @@ impl LoopCore {
                 return Err(forked_error());
             }
         }
+        self.end_batch(batch);
+        Ok(())
+    }
+
+    /// The end of step 6, after the last entry.
+    #[inline(always)]
+    pub(crate) fn end_batch(&self, batch: usize) {
         self.counters.ran.set(self.counters.ran.get() + batch as u64);
         // Messages to other loops of a pool leave together: one lock and at most one wake-up for each target.
         if let Some(peers) = self.peers.get() {
             peers.end_turn(self);
         }
-        Ok(())
     }
 
     #[inline(always)]

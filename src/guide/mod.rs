@@ -86,6 +86,15 @@ pub mod performance {}
 pub mod inspecting {}
 
 #[doc = include_str!("links.md")]
+#[cfg_attr(feature = "console", doc = include_str!("../../docs/guide/console.md"))]
+#[cfg_attr(
+    not(feature = "console"),
+    doc = "This page needs the feature `console`: see `docs/guide/console.md`."
+)]
+#[doc = "---\n\nReference: [`metrics`](crate::metrics), [`dump`](crate::dump())"]
+pub mod console {}
+
+#[doc = include_str!("links.md")]
 #[cfg_attr(unix, doc = include_str!("../../docs/guide/embedding.md"))]
 #[cfg_attr(not(unix), doc = "This page has code for Unix: see `docs/guide/embedding.md`.")]
 #[doc = "---\n\nReference: [`EventLoop::pollable`](crate::EventLoop::pollable), [`io::AsyncFd`](crate::io::AsyncFd), [`add_reader`](crate::add_reader)"]

@@ -242,6 +242,7 @@ impl ShardState {
         if core.peers.set(state.clone()).is_err() {
             panic!("windlass: this event loop is a shard of a pool already");
         }
+        core.probe.set_shard(index, &shared.peers[index].name);
         state
     }
 

@@ -35,6 +35,8 @@ mod switches;
 #[cfg(all(feature = "sim", not(all(target_os = "linux", not(miri)))))]
 #[path = "no_switches.rs"]
 mod switches;
+#[cfg(feature = "console")]
+mod thread_number;
 mod topology;
 #[cfg(unix)]
 mod unix;
@@ -65,6 +67,8 @@ pub use socket_options::{Credentials, KeepAlive, SocketKind, SocketOption};
 pub(crate) use socket_options::{bind, get_option, listen, local_name, peer_name, reset, set_option, shutdown};
 #[cfg(feature = "sim")]
 pub(crate) use switches::voluntary_switches;
+#[cfg(feature = "console")]
+pub(crate) use thread_number::{ThreadNumber, thread_number};
 pub(crate) use topology::Topology;
 #[cfg(unix)]
 pub(crate) use unix::*;

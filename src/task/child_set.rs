@@ -24,6 +24,7 @@ use slab::Slab;
 
 use super::JoinHandle;
 use super::raw::{Ending, Owner, RawTask, TaskRef, spawn_on};
+use crate::diagnostics::probe::Creator;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::wake_all;
 use crate::on_drop::OnDrop;
@@ -43,6 +44,8 @@ pub(crate) struct ChildSet {
     closed: Cell<bool>,
     /// The members are `on_cancel` cleanups, which the loop's shutdown waits for.
     is_cleanup: bool,
+    #[cfg_attr(not(feature = "console"), allow(dead_code, reason = "empty without the console"))]
+    creator: Creator,
 }
 
 impl ChildSet {
@@ -236,6 +239,12 @@ pub(crate) struct Membership {
 impl Membership {
     pub(super) fn is_cleanup(&self) -> bool {
         self.child_set.is_cleanup
+    }
+
+    /// The task that made the set.
+    #[cfg(feature = "console")]
+    pub(super) fn creator(&self) -> Option<super::TaskId> {
+        self.child_set.creator.0
     }
 
     /// Removes the finished member. Returns the set's owner if the set is empty now.

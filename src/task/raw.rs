@@ -78,6 +78,7 @@ use super::join::{JoinError, JoinHandle};
 use super::local::Locals;
 use super::unread::UnreadError;
 use crate::diagnostics::dump::Waiting;
+use crate::diagnostics::probe::TaskProbe;
 use crate::diagnostics::task_span::{TaskSpan, WakerOp};
 use crate::event_loop::core::{LoopCore, RemoteEvent};
 use crate::event_loop::exception::{Exception, guard, report, wake_all};
@@ -150,6 +151,8 @@ pub(crate) struct Header {
     membership: Cell<Option<Membership>>,
     /// Task-locals. Empty once the task is `DONE`, for the same reason.
     locals: Cell<Locals>,
+    /// What the console measures.
+    probe: TaskProbe,
 }
 
 /// The allocation. `repr(C)`, so that a pointer to the task is a pointer to its header.
@@ -363,6 +366,7 @@ unsafe fn create_unchecked<F: Future>(
                 join_waker: Cell::new(None),
                 membership: Cell::new(None),
                 locals: Cell::new(Locals::current()),
+                probe: TaskProbe::new(core),
             },
             stage: UnsafeCell::new(Stage::Running(future)),
         },
@@ -492,7 +496,11 @@ impl RawTask {
     pub(super) fn start_eagerly(self, core: &LoopCore) {
         // A `tracing` subscriber called for the spawn may have ended the task.
         let may_poll = !core.is_closed() && !self.is_done();
-        if !may_poll || !core.run_inside(|| self.poll(core)) {
+        let poll = || {
+            self.header().probe.count_nested_poll(core);
+            self.poll(core);
+        };
+        if !may_poll || !core.run_inside(poll) {
             self.start(core);
         }
     }
@@ -503,7 +511,21 @@ impl RawTask {
             return self.start(core);
         }
         core.refill_budget();
+        self.header().probe.count_nested_poll(core);
         self.poll(core);
+    }
+
+    /// What the console measures. Loop's thread.
+    #[cfg(feature = "console")]
+    #[inline]
+    pub(crate) fn probe(&self) -> &TaskProbe {
+        &self.header().probe
+    }
+
+    /// The task that made the child set that this task is a member of. Loop's thread.
+    #[cfg(feature = "console")]
+    pub(crate) fn group_creator(self) -> Option<TaskId> {
+        self.with_membership(|membership| membership?.creator())
     }
 
     /// Puts the task into the ready queue unless it is there or done. Loop's thread.
