@@ -227,9 +227,18 @@ where
     let _ = shared.plan.set(pool.plan.into_inner());
     let programs = (0..loops.len()).map(|index| {
         let (shared, main, ended) = (shared.clone(), main.clone(), ended.clone());
+        let (has_begun, dead) = (Rc::new(Cell::new(false)), shared.clone());
+        let begun = has_begun.clone();
+        // Also if the loop is killed, even before its first turn: then there is no state that tells the other shards.
+        let on_end = OnDrop(move || {
+            if !has_begun.get() {
+                dead.shard_died(index);
+            }
+            ended.shard_ended();
+        });
         Box::pin(async move {
-            // Also if the loop is killed.
-            let _ended = OnDrop(|| ended.shard_ended());
+            let _on_end = on_end;
+            begun.set(true);
             let state = ShardState::install(&shared, index);
             if index == 0 && stops_on_signals {
                 spawn(stop_on_signals(state.shard(0))).detach();

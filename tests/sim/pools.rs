@@ -232,6 +232,35 @@ fn shard_number() -> u8 {
 }
 
 #[test]
+fn a_shard_that_is_killed_before_its_first_turn_hangs_no_other() {
+    seeds(|sim| async move {
+        let ended = Rc::new(Cell::new(0));
+        let counted = ended.clone();
+        let pool = || two().on_failure(OnFailure::KeepOthers);
+        sim.host("server").may_fail().start_shards(pool, move |_| {
+            let counted = counted.clone();
+            Ok(move |shard: Shard| {
+                let counted = counted.clone();
+                async move {
+                    if shard.index() == 1 {
+                        // It may have been served before.
+                        let _ = shard.peer(0).ask(|| ()).await;
+                        counted.set(counted.get() + 1);
+                    }
+                    Ok::<(), CallError>(())
+                }
+            })
+        });
+        sim.after(Duration::ZERO, |sim| sim.pause_loop("server", 0));
+        sleep(Duration::from_micros(1)).await;
+        sim.kill_loop("server", 0);
+        sleep(SEC).await;
+        assert_eq!(ended.get(), 1);
+        Ok(())
+    });
+}
+
+#[test]
 fn a_paused_shard_answers_later() {
     seeds(|sim| async move {
         let took = Rc::new(Cell::new(Duration::ZERO));
