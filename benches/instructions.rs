@@ -152,7 +152,7 @@ mod run {
         println!("{}", listener.local_addr().port());
         let accepted = Arc::new(AtomicUsize::new(0));
         pool.run(move |shard| {
-            let (listener, accepted) = (listener.clone(), accepted.clone());
+            let accepted = accepted.clone();
             async move {
                 let mut connections = Vec::new();
                 while let Some((stream, _)) = listener.accept().await? {
