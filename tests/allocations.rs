@@ -349,7 +349,7 @@ fn echoed_batches_allocate_nothing() {
                 let (received, sent) = windlass::join!(socket.recv_batch(&mut queries), sending);
                 assert_eq!((received.expect("receive"), sent.expect("send")), (WINDOW, WINDOW));
             }
-            // After 64 calls that did not wait, one lets other tasks run, and sends from a buffer of its own. Nobody reads these.
+            // After 64 calls that did not wait, one lets other tasks run, and sends from a buffer of its own. The sink is never read.
             let sink = std::net::UdpSocket::bind("127.0.0.1:0").expect("bind");
             for _ in 0..100 {
                 answers.push(&MESSAGE, sink.local_addr().expect("an address"));

@@ -45,7 +45,6 @@ pub enum Pin {
 
 impl Pin {
     /// [`plan`](Pin::plan) for this process and machine. `No` asks for neither, so it cannot fail.
-    #[allow(dead_code, reason = "shards are not started yet")]
     pub(crate) fn plan_here(&self, shards: usize) -> io::Result<Vec<Option<CpuSet>>> {
         match self {
             Pin::No => self.plan(shards, &CpuSet::default(), &Topology::default()),
