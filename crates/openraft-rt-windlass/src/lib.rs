@@ -1,0 +1,1 @@
+//! openraft's async runtime on windlass.

@@ -1,0 +1,1 @@
+//! A replicated key-value store on openraft and windlass.

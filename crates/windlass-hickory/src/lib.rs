@@ -1,0 +1,1 @@
+//! DNS lookups on windlass: hickory's runtime provider.

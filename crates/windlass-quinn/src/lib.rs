@@ -1,0 +1,1 @@
+//! QUIC and HTTP/3 on windlass: quinn's runtime.

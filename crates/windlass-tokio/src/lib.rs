@@ -1,0 +1,1 @@
+//! Libraries that need tokio's runtime, on windlass.

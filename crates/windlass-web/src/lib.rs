@@ -1,0 +1,1 @@
+//! axum and tonic on windlass: servers, clients, TLS, graceful shutdown.
