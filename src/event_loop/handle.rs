@@ -5,7 +5,7 @@ use std::future::{Future, poll_fn};
 use std::panic::Location;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use crate::error::{LoopClosed, forked_error};
@@ -13,7 +13,7 @@ use crate::event_loop::core::{LoopCore, RemoteEvent};
 use crate::event_loop::inbox::Inbox;
 use crate::event_loop::task_key::TaskKey;
 use crate::sync::thread::park;
-use crate::task::{JoinError, ResultSlot, TaskId, WaitReason, set_wait_reason};
+use crate::task::{JoinError, JoinHandle, ResultSlot, TaskId, WaitReason, set_wait_reason, spawn_on};
 
 /// A handle to an event loop for other threads: `Send`, `Sync` and cheap to clone.
 ///
@@ -40,6 +40,11 @@ impl LoopHandle {
     pub fn current() -> Option<LoopHandle> {
         let inbox = LoopCore::try_current()?.inbox.clone();
         Some(LoopHandle { inbox })
+    }
+
+    /// Whether this is a handle of that loop.
+    pub(crate) fn is_of(&self, core: &LoopCore) -> bool {
+        Arc::ptr_eq(&self.inbox, &core.inbox)
     }
 
     /// Runs `callback` on the loop's thread in its next turn, after everything that was sent before it. If the loop
@@ -82,7 +87,7 @@ impl LoopHandle {
             let task = crate::task::spawn(async move { make().await });
             // Not set before: this runs once.
             let _ = started.set((task.raw().key(), task.id()));
-            crate::task::spawn(async move { resolver.resolve(task.await) });
+            drop(crate::task::spawn(Forward::new(task, resolver)));
         })?;
         Ok(handle)
     }
@@ -114,7 +119,7 @@ impl fmt::Debug for LoopHandle {
     }
 }
 
-/// A handle to a future that was sent to a loop. Await it on any runtime, or block another thread with
+/// A handle to a future that was sent to a loop, or [of a task](crate::JoinHandle::into_remote). Await it on any runtime, or block another thread with
 /// [`wait`](RemoteHandle::wait). If the loop closes first, the result is a cancelled [`JoinError`].
 ///
 /// Dropping the handle detaches the future. If it then panics or returns an `Err`, the loop's exception handler is called: for
@@ -145,7 +150,76 @@ impl<T: Send + 'static> Drop for Resolver<T> {
     }
 }
 
+/// Passes a task's result to its remote handle: the future of a task of its own.
+struct Forward<T: Send + 'static> {
+    /// `None` once it has returned its result.
+    task: Option<JoinHandle<T>>,
+    resolver: Resolver<T>,
+}
+
+impl<T: Send + 'static> Forward<T> {
+    fn new(task: JoinHandle<T>, resolver: Resolver<T>) -> Forward<T> {
+        let task = Some(task);
+        Forward { task, resolver }
+    }
+
+    fn poll_task(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(task) = &mut self.task else {
+            return Poll::Ready(());
+        };
+        let result = ready!(Pin::new(task).poll(cx));
+        self.task = None;
+        self.resolver.resolve(result);
+        Poll::Ready(())
+    }
+}
+
+impl<T: Send + 'static> Future for Forward<T> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.get_mut().poll_task(cx)
+    }
+}
+
+/// If the loop closes between the end of the task and the next poll of this one, the result still arrives.
+impl<T: Send + 'static> Drop for Forward<T> {
+    fn drop(&mut self) {
+        if self.task.as_ref().is_some_and(JoinHandle::is_finished) {
+            let _ = self.poll_task(&mut Context::from_waker(Waker::noop()));
+        }
+    }
+}
+
+impl<T: Send + 'static> RemoteHandle<T> {
+    /// The remote handle of a task: see [`JoinHandle::into_remote`].
+    #[track_caller]
+    pub(crate) fn of_task(task: JoinHandle<T>) -> RemoteHandle<T> {
+        let raw = task.raw();
+        let handle = RemoteHandle {
+            result: Arc::new(ResultSlot::new(raw.title(), raw.spawned_at())),
+            task: Arc::new(OnceLock::from((raw.key(), raw.id()))),
+            inbox: raw.inbox().clone(),
+        };
+        let is_finished = task.is_finished();
+        let spawned_at = raw.spawned_at();
+        let forward = Forward::new(task, Resolver(handle.result.clone()));
+        match LoopCore::try_current().filter(|core| handle.is_of(core)) {
+            // Its destructor takes the result.
+            _ if is_finished => drop(forward),
+            Some(core) => drop(spawn_on(core, forward, None, spawned_at)),
+            None => panic!("windlass: `JoinHandle::into_remote` was called outside of the task's event loop"),
+        }
+        handle
+    }
+}
+
 impl<T> RemoteHandle<T> {
+    /// Whether the future runs on that loop.
+    fn is_of(&self, core: &LoopCore) -> bool {
+        Arc::ptr_eq(&core.inbox, &self.inbox)
+    }
+
     /// Blocks this thread until the future has completed.
     ///
     /// # Panics
@@ -161,7 +235,7 @@ impl<T> RemoteHandle<T> {
     ///
     /// On the loop's own thread, which would deadlock: await the handle there.
     pub fn wait_timeout(self, timeout: Duration) -> Result<Result<T, JoinError>, RemoteHandle<T>> {
-        let is_own = LoopCore::try_current().is_some_and(|core| Arc::ptr_eq(&core.inbox, &self.inbox));
+        let is_own = LoopCore::try_current().is_some_and(|core| self.is_of(core));
         assert!(
             !is_own,
             "blocking here would deadlock: this thread runs the loop that must run the future; await the handle instead"

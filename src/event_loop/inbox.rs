@@ -12,6 +12,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::thread::{self, Thread};
 
 use crate::driver::Notify;
 use crate::sync::loom_shim::{AtomicU8, Mutex, MutexGuard};
@@ -31,6 +32,8 @@ pub(crate) struct Inbox<T> {
     notifier: Mutex<Option<Arc<dyn Notify>>>,
     /// Identifies the process that made it: see `sys::forks`.
     forks: u32,
+    /// The loop's thread.
+    thread: Thread,
     /// Called for every item, on the sender's thread. A simulation finds threads of the program's own with it, also those
     /// that send while the loop is running.
     #[cfg(feature = "sim")]
@@ -48,6 +51,7 @@ impl<T> Inbox<T> {
             pending: Mutex::new(Some(Vec::new())),
             notifier: Mutex::new(Some(notifier)),
             forks: sys::count_forks(),
+            thread: thread::current(),
             #[cfg(feature = "sim")]
             on_send: std::sync::OnceLock::new(),
         }
@@ -57,6 +61,23 @@ impl<T> Inbox<T> {
     #[cfg(feature = "sim")]
     pub(crate) fn watch(&self, on_send: impl Fn() + Send + Sync + 'static) {
         let _ = self.on_send.set(Box::new(on_send));
+    }
+
+    /// Whether the loop is part of a simulation, where several loops share a thread.
+    #[cfg(feature = "sim")]
+    pub(crate) fn is_simulated(&self) -> bool {
+        self.on_send.get().is_some()
+    }
+
+    #[cfg(not(feature = "sim"))]
+    #[inline(always)]
+    pub(crate) fn is_simulated(&self) -> bool {
+        false
+    }
+
+    /// The loop's thread.
+    pub(crate) fn thread(&self) -> &Thread {
+        &self.thread
     }
 
     /// Whether this process is a fork of the loop's process. Then nothing here may be used: the loop's thread may not

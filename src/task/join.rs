@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 use super::TaskId;
 use super::raw::{RawTask, TaskRef};
 use crate::event_loop::exception::panic_message;
+use crate::event_loop::handle::RemoteHandle;
 
 /// A handle to a spawned task. Awaiting it returns `Result<T, JoinError>`.
 ///
@@ -82,6 +83,30 @@ impl<T> JoinHandle<T> {
     /// ```
     pub fn abort_handle(&self) -> AbortHandle {
         AbortHandle::new(self.task)
+    }
+
+    /// Turns this into a handle that is `Send`: it can be awaited on any runtime, block another thread or cancel the task
+    /// from there. Results, panics and reports of errors that are never read stay the same.
+    ///
+    /// ```
+    /// windlass::run(async {
+    ///     let shared = std::rc::Rc::new(5); // the task itself need not be `Send`
+    ///     let task = windlass::spawn(async move { *shared + 1 }).into_remote();
+    ///     let sum = windlass::spawn_blocking(move || task.wait().unwrap() + 1);
+    ///     assert_eq!(sum.await.unwrap(), 7);
+    /// })?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If called outside of the task's loop before the task has finished.
+    #[track_caller]
+    pub fn into_remote(self) -> RemoteHandle<T>
+    where
+        T: Send + 'static,
+    {
+        RemoteHandle::of_task(self)
     }
 
     pub(crate) fn raw(&self) -> RawTask {

@@ -404,8 +404,23 @@ impl RawTask {
 
     /// Id, name and spawn location, for reports.
     pub(crate) fn describe(self) -> String {
+        format!("{}, spawned at {},", self.title(), self.spawned_at())
+    }
+
+    /// Id and name, for reports.
+    pub(crate) fn title(self) -> String {
         let name = self.name().map(|name| format!(" '{name}'")).unwrap_or_default();
-        format!("task {}{name}, spawned at {},", self.id(), self.spawned_at())
+        format!("task {}{name}", self.id())
+    }
+
+    /// Whether the task belongs to this loop.
+    pub(crate) fn is_of(self, core: &LoopCore) -> bool {
+        Arc::ptr_eq(&core.inbox, &self.header().inbox)
+    }
+
+    /// The inbox of the task's loop.
+    pub(crate) fn inbox(&self) -> &Arc<Inbox<RemoteEvent>> {
+        &self.header().inbox
     }
 
     /// Whether `waker` is one of this task's.
@@ -459,7 +474,7 @@ impl RawTask {
     #[inline]
     fn schedule(self) {
         match LoopCore::try_current() {
-            Some(core) if Arc::ptr_eq(&core.inbox, &self.header().inbox) => self.make_ready(core),
+            Some(core) if self.is_of(core) => self.make_ready(core),
             _ => self.send_remote_wake(),
         }
     }

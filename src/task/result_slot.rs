@@ -1,6 +1,7 @@
 //! The result of work on another thread: stored there once, and awaited through a handle.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::panic::Location;
 use std::sync::{Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
@@ -15,7 +16,7 @@ use crate::event_loop::inbox::Inbox;
 pub(crate) struct ResultSlot<T> {
     state: Mutex<State<T>>,
     /// What the work is, for reports.
-    what: &'static str,
+    what: Cow<'static, str>,
     spawned_at: &'static Location<'static>,
     /// [`UnreadError::of`]: the handle's destructor does not know that the output is `'static`.
     unread: fn(T) -> Option<UnreadError>,
@@ -32,7 +33,7 @@ struct State<T> {
 /// A panic, or an `Err`, of work whose handle was dropped.
 pub(crate) struct Unclaimed {
     cause: Cause,
-    what: &'static str,
+    what: Cow<'static, str>,
     spawned_at: &'static Location<'static>,
 }
 
@@ -64,7 +65,7 @@ impl Unclaimed {
 }
 
 impl<T: 'static> ResultSlot<T> {
-    pub(crate) fn new(what: &'static str, spawned_at: &'static Location<'static>) -> ResultSlot<T> {
+    pub(crate) fn new(what: impl Into<Cow<'static, str>>, spawned_at: &'static Location<'static>) -> ResultSlot<T> {
         ResultSlot {
             state: Mutex::new(State {
                 result: None,
@@ -72,7 +73,7 @@ impl<T: 'static> ResultSlot<T> {
                 waker: None,
                 is_abandoned: false,
             }),
-            what,
+            what: what.into(),
             spawned_at,
             unread: UnreadError::of,
         }
@@ -141,7 +142,7 @@ impl<T> ResultSlot<T> {
         };
         Some(Box::new(Unclaimed {
             cause,
-            what: self.what,
+            what: self.what.clone(),
             spawned_at: self.spawned_at,
         }))
     }
