@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use super::reading::Reading;
+use super::thread_bound::ThreadBound;
 use super::traits::{PollRead, PollWrite};
 use super::writing::Writing;
 use crate::time::{Instant, Sleep, sleep};
@@ -124,6 +125,37 @@ impl<S> Bridge<S> {
     pub fn into_inner(self) -> S {
         drop((self.reading, self.writing));
         self.stream
+    }
+
+    /// Wraps the bridge for a library that requires a `Send` stream, although it stays on this thread, such as hyper's
+    /// `with_upgrades`. Used on another thread, it panics; dropped there, the stream is closed at home: see [`ThreadBound`].
+    ///
+    /// ```
+    /// use windlass::compat::Bridge;
+    ///
+    /// fn upgradable_connection<S: Send + 'static>(stream: S) -> S {
+    ///     stream // for example `http1::Builder::serve_connection(stream, service).with_upgrades()`
+    /// }
+    ///
+    /// # windlass::run(async {
+    /// let (stream, peer) = windlass::net::UnixStream::pair()?;
+    /// let mut stream = upgradable_connection(Bridge::new(stream).into_send());
+    /// std::future::poll_fn(|cx| stream.poll_write(cx, b"ping")).await?;
+    /// assert_eq!(&*peer.read_managed().await?, b"ping");
+    /// # Ok::<(), std::io::Error>(())
+    /// # })??;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If called outside of a loop.
+    #[track_caller]
+    pub fn into_send(self) -> ThreadBound<Bridge<S>>
+    where
+        S: 'static,
+    {
+        ThreadBound::new(self)
     }
 }
 

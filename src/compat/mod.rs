@@ -20,7 +20,8 @@
 //! ```
 //!
 //! The features `compat-futures`, `compat-tokio` and `hyper` implement the traits of futures-io, tokio and hyper.
-//! Implement [`PollRead`] and [`PollWrite`] to use a stream type of your own.
+//! Implement [`PollRead`] and [`PollWrite`] to use a stream type of your own. For libraries that require `Send`, a [`ThreadBound`]
+//! wraps any value or future of the loop, and [`Bridge::into_send`] a stream.
 //!
 //! # Design
 //!
@@ -42,6 +43,7 @@ mod kernel;
 mod memory;
 mod reading;
 mod sender;
+mod thread_bound;
 #[cfg(feature = "compat-tokio")]
 mod tokio;
 mod traits;
@@ -49,5 +51,6 @@ mod writing;
 
 pub use bridge::Bridge;
 pub use reading::Reading;
+pub use thread_bound::{ThreadBound, leaked_values};
 pub use traits::{PollRead, PollWrite};
 pub use writing::Writing;

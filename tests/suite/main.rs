@@ -103,6 +103,7 @@ mod task_locals;
 mod tasks;
 mod tcp;
 mod tcp_options;
+mod thread_bound;
 mod threads;
 mod timers;
 mod udp;
