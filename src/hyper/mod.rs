@@ -33,8 +33,8 @@
 //! }
 //! ```
 //!
-//! hyper's `with_upgrades` requires a `Send` stream, because it moves the stream to another task. To upgrade a
-//! connection here, use `without_shutdown` and `into_parts`, which have no such bound.
+//! hyper's `with_upgrades` requires a `Send` stream, because it moves the stream to another task:
+//! [`Bridge::into_send`](crate::compat::Bridge::into_send) makes one. `without_shutdown` and `into_parts` have no such bound.
 //!
 //! `examples/http_server.rs` is a server for both versions with ranges, uploads and graceful shutdown;
 //! `examples/http_client.rs` is a client.
