@@ -16,7 +16,6 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
@@ -24,9 +23,10 @@ use futures_core::Stream;
 
 pub use self::delay_queue::DelayQueue;
 use crate::event_loop::core::LoopCore;
+use crate::event_loop::loop_id::LoopId;
 use crate::event_loop::timers::{Action, TimerId};
 pub use crate::sys::Instant;
-use crate::task::Leftovers;
+use crate::task::{KeptLeftovers, Leftovers};
 
 impl Instant {
     /// The time of the current loop's clock, which may be virtual; outside of a loop, of the system's monotonic clock.
@@ -91,6 +91,10 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
 }
 
 /// The future returned by [`sleep`] and [`sleep_until`].
+///
+/// It is `Send` and `Sync`, because it is plain data: a deadline and the number of a timer. The timer belongs to the loop that
+/// polled the sleep first. Polled on another loop, the sleep sets a timer there, for the same deadline on that loop's clock.
+/// Dropped on another thread, it sends a cancel to the loop of the timer.
 #[must_use = "a sleep does nothing until it is awaited"]
 pub struct Sleep {
     state: SleepState,
@@ -99,12 +103,18 @@ pub struct Sleep {
 enum SleepState {
     For(Duration),
     Until(Instant),
-    Waiting(Rc<LoopCore>, TimerId, Instant),
+    /// A timer of the loop `home`.
+    Waiting {
+        home: LoopId,
+        timer: TimerId,
+        deadline: Instant,
+    },
     Over,
 }
 
 impl Sleep {
-    /// Changes the deadline. A pending sleep need not be polled again; one that has ended can be awaited again.
+    /// Changes the deadline. A pending sleep need not be polled again, except after a call on another thread than its
+    /// loop's; one that has ended can be awaited again.
     ///
     /// ```
     /// use std::time::Duration;
@@ -117,23 +127,39 @@ impl Sleep {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn reset(&mut self, deadline: Instant) {
-        let SleepState::Waiting(core, id, _) = std::mem::replace(&mut self.state, SleepState::Until(deadline)) else {
+        let SleepState::Waiting { home, timer, .. } = std::mem::replace(&mut self.state, SleepState::Until(deadline))
+        else {
             return;
         };
-        let action = core.timers.borrow_mut().cancel(id);
-        // A timer that has fired has woken its task; the task's next poll starts the new timer.
-        if let Some(action) = action {
-            let id = core.add_timer(deadline, action);
-            self.state = SleepState::Waiting(core, id, deadline);
+        let set = |core: &LoopCore| {
+            let action = core.timers.borrow_mut().cancel(timer);
+            // A timer that has fired has woken its task; the task's next poll starts the new timer.
+            action.map(|action| core.add_timer(deadline, action))
+        };
+        match home.with(set) {
+            Some(Some(timer)) => self.state = SleepState::Waiting { home, timer, deadline },
+            Some(None) => {}
+            None => home.cancel_timer(timer),
         }
     }
 
     /// When the sleep ends; `None` once it has ended, or before the first poll if it was made outside of a loop.
     pub fn deadline(&self) -> Option<Instant> {
         match self.state {
-            SleepState::Until(deadline) | SleepState::Waiting(_, _, deadline) => Some(deadline),
+            SleepState::Until(deadline) | SleepState::Waiting { deadline, .. } => Some(deadline),
             SleepState::For(_) | SleepState::Over => None,
         }
+    }
+
+    /// Polls a sleep that is waiting for a timer of `core`.
+    #[inline]
+    fn poll_timer(&mut self, core: &LoopCore, timer: TimerId, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        // `have_fired_until` usually avoids looking up the timer, which may be cold in the CPU cache.
+        if core.have_fired_until(deadline) || !rewake(core, timer, cx) {
+            self.state = SleepState::Over;
+            return Poll::Ready(());
+        }
+        Poll::Pending
     }
 }
 
@@ -141,31 +167,38 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let (core, deadline) = match std::mem::replace(&mut self.state, SleepState::Over) {
-            SleepState::For(duration) => {
-                let core = LoopCore::current("sleep").rc();
-                let deadline = core.now() + duration;
-                (core, deadline)
-            }
-            SleepState::Until(deadline) => (LoopCore::current("sleep").rc(), deadline),
-            SleepState::Waiting(core, id, deadline) => {
-                // `have_fired_until` usually avoids looking up the timer, which may be cold in the CPU cache.
-                if core.have_fired_until(deadline) || !rewake(&core, id, cx) {
-                    return Poll::Ready(());
+        let current = LoopCore::try_current();
+        let (core, deadline) = match self.state {
+            SleepState::Waiting { home, timer, deadline } => match current {
+                Some(core) if core.id() == home => return self.poll_timer(core, timer, deadline, cx),
+                Some(core) => {
+                    home.cancel_timer(timer);
+                    (core, deadline)
                 }
-                self.state = SleepState::Waiting(core, id, deadline);
-                return Poll::Pending;
+                None => match home.on_this_thread() {
+                    Some(core) => return self.poll_timer(&core, timer, deadline, cx),
+                    None => (LoopCore::current("sleep"), deadline),
+                },
+            },
+            SleepState::For(duration) => {
+                let core = LoopCore::current("sleep");
+                (core, core.now() + duration)
             }
+            SleepState::Until(deadline) => (LoopCore::current("sleep"), deadline),
             SleepState::Over => return Poll::Ready(()),
         };
-        let id = core.add_timer(deadline, Action::Wake(cx.waker().clone()));
-        self.state = SleepState::Waiting(core, id, deadline);
+        let timer = core.add_timer(deadline, Action::Wake(cx.waker().clone()));
+        self.state = SleepState::Waiting {
+            home: core.id(),
+            timer,
+            deadline,
+        };
         Poll::Pending
     }
 }
 
 /// Makes a timer wake the current poll's waker. False if the timer has fired.
-pub(crate) fn rewake(core: &LoopCore, id: TimerId, cx: &mut Context<'_>) -> bool {
+fn rewake(core: &LoopCore, id: TimerId, cx: &mut Context<'_>) -> bool {
     match core.timers.borrow_mut().get(id) {
         None => return false,
         Some(Action::Wake(waker)) if waker.will_wake(cx.waker()) => return true,
@@ -182,8 +215,8 @@ pub(crate) fn rewake(core: &LoopCore, id: TimerId, cx: &mut Context<'_>) -> bool
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        if let SleepState::Waiting(core, id, _) = &self.state {
-            core.cancel_timer(*id);
+        if let SleepState::Waiting { home, timer, .. } = self.state {
+            home.cancel_timer(timer);
         }
     }
 }
@@ -192,7 +225,7 @@ impl fmt::Debug for Sleep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.state {
             SleepState::For(duration) => write!(f, "Sleep(for {duration:?})"),
-            SleepState::Until(deadline) | SleepState::Waiting(_, _, deadline) => {
+            SleepState::Until(deadline) | SleepState::Waiting { deadline, .. } => {
                 write!(f, "Sleep(until {:?})", deadline.since_origin())
             }
             SleepState::Over => write!(f, "Sleep(over)"),
@@ -226,7 +259,7 @@ pub fn timeout_at<F: Future>(deadline: Instant, future: F) -> Timeout<F> {
     Timeout::new(future, sleep_until(deadline))
 }
 
-/// The future returned by [`timeout`] and [`timeout_at`].
+/// The future returned by [`timeout`] and [`timeout_at`]. It is `Send` if the future is, as [`Sleep`].
 #[must_use = "a timeout does nothing until it is awaited"]
 pub struct Timeout<F> {
     state: TimeoutState<F>,
@@ -236,7 +269,7 @@ enum TimeoutState<F> {
     /// The future is structurally pinned: it is never moved, and dropped in place.
     Running { future: F, sleep: Sleep },
     /// The future is dropped; what it left behind must end first.
-    Expired(Leftovers),
+    Expired(Option<KeptLeftovers>),
 }
 
 impl<F> Timeout<F> {
@@ -287,12 +320,15 @@ impl<F: Future> Future for Timeout<F> {
                 return Poll::Ready(Ok(output));
             }
             std::task::ready!(Pin::new(sleep).poll(cx));
-            let leftovers = Leftovers::of(|| *state = TimeoutState::Expired(Leftovers::default()));
-            *state = TimeoutState::Expired(leftovers);
+            let leftovers = Leftovers::of(|| *state = TimeoutState::Expired(None));
+            *state = TimeoutState::Expired(leftovers.poll_or_keep(cx));
+        } else if let TimeoutState::Expired(Some(leftovers)) = state {
+            std::task::ready!(leftovers.poll(cx));
+            *state = TimeoutState::Expired(None);
         }
         match state {
-            TimeoutState::Expired(leftovers) => leftovers.poll(cx).map(|()| Err(Elapsed)),
-            TimeoutState::Running { .. } => unreachable!("it has just expired"),
+            TimeoutState::Expired(None) => Poll::Ready(Err(Elapsed)),
+            _ => Poll::Pending,
         }
     }
 }
@@ -383,7 +419,7 @@ pub fn interval_at(start: Instant, period: Duration) -> Interval {
 }
 
 /// Periodic ticks: created by [`interval`] and [`interval_at`]. It is an endless [`Stream`] of the times at which the
-/// ticks were due. It may hold a timer of its loop, so it is not `Send`.
+/// ticks were due. It is `Send`, as [`Sleep`].
 #[derive(Debug)]
 pub struct Interval {
     next: Instant,

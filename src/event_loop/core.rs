@@ -16,6 +16,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use slab::Slab;
+
 use crate::blocking::Pool;
 use crate::diagnostics::metrics::{LoopCounters, LoopTimes};
 use crate::diagnostics::probe::Probe;
@@ -26,6 +28,7 @@ use crate::driver::{
 use crate::event_loop::builder::Settings;
 use crate::event_loop::exception::Exception;
 use crate::event_loop::inbox::Inbox;
+use crate::event_loop::loop_id::{LoopId, Registration};
 use crate::event_loop::park::Parker;
 use crate::event_loop::ready::ReadyQueue;
 use crate::event_loop::task_list::TaskList;
@@ -35,7 +38,7 @@ use crate::inflight::watch::Watcher;
 use crate::on_drop::OnDrop;
 use crate::peer::{PeerEvent, PeerLink};
 use crate::sys::{self, Fd, SplicePipe};
-use crate::task::{Cleanups, DropScope, RawTask, RemoteWake, TaskId, Unclaimed, UnreadCounts};
+use crate::task::{Cleanups, DropScope, Leftovers, RawTask, RemoteWake, TaskId, Unclaimed, UnreadCounts};
 use crate::time::Instant;
 
 /// Results that a task may get synchronously within one poll before it has to yield, so that a task whose data is
@@ -63,6 +66,8 @@ pub(crate) enum RemoteEvent {
     ReleaseClock,
     /// From another loop of the same pool.
     Peer(PeerEvent),
+    /// A timer's future was dropped on another thread.
+    CancelTimer(TimerId),
 }
 
 pub(crate) struct LoopCore {
@@ -129,6 +134,8 @@ pub(crate) struct LoopCore {
     pub(crate) unread_errors: RefCell<UnreadCounts>,
     /// Set while a combinator drops a future: see [`Leftovers`](crate::task::Leftovers).
     pub(crate) drop_scope: Cell<Option<DropScope>>,
+    /// What expired timeouts wait for.
+    pub(crate) leftovers: RefCell<Slab<Leftovers>>,
     next_task_id: Cell<u64>,
     /// The budget left in the current poll; below zero, minus the number of refusals through foreign wakers.
     budget: Cell<i32>,
@@ -138,6 +145,7 @@ pub(crate) struct LoopCore {
     /// These two are kept between turns to reuse their memory.
     pub(super) completed: Cell<Vec<Completion>>,
     pub(super) events: Cell<Vec<RemoteEvent>>,
+    registration: Registration,
     this: Weak<LoopCore>,
 }
 
@@ -172,6 +180,7 @@ impl LoopCore {
             timers: RefCell::new(Timers::new(slack)),
             polling_stack: RefCell::default(),
             tasks: TaskList::default(),
+            registration: Registration::new(this, &inbox),
             probe: Probe::new(&*driver, &inbox, [&blocking, &files]),
             inbox,
             blocking,
@@ -198,6 +207,7 @@ impl LoopCore {
             branch_seed: Cell::new(0x9E37_79B9),
             unread_errors: RefCell::default(),
             drop_scope: Cell::default(),
+            leftovers: RefCell::default(),
             next_task_id: Cell::new(1),
             budget: Cell::new(BUDGET),
             refused_waker: Cell::new(ptr::null()),
@@ -234,6 +244,11 @@ impl LoopCore {
     #[inline]
     pub(crate) fn is_current(&self) -> bool {
         ptr::eq(CURRENT.get(), self)
+    }
+
+    #[inline]
+    pub(crate) fn id(&self) -> LoopId {
+        self.registration.id
     }
 
     pub(crate) fn rc(&self) -> Rc<LoopCore> {

@@ -57,8 +57,8 @@ impl LoopHandle {
 
     /// Runs a future on the loop and returns a handle to its result, like asyncio's `run_coroutine_threadsafe`.
     ///
-    /// Futures that use this crate's timers and streams are not `Send`. For those, use
-    /// [`spawn_with`](LoopHandle::spawn_with): `handle.spawn_with(|| async { sleep(d).await })`.
+    /// Futures that use this crate's streams and files are not `Send`. For those, use
+    /// [`spawn_with`](LoopHandle::spawn_with): `handle.spawn_with(|| async { TcpStream::connect(address).await })`.
     #[track_caller]
     pub fn spawn<F>(&self, future: F) -> Result<RemoteHandle<F::Output>, LoopClosed>
     where
@@ -106,7 +106,7 @@ impl LoopHandle {
 /// A future that can be sent to a loop on another thread: any that is `Send` and `'static`.
 ///
 /// The name is advice: the compiler shows it when [`LoopHandle::spawn`] gets a future that is not `Send`, because the future
-/// uses timers, streams or other values that belong to one loop. [`LoopHandle::spawn_with`] creates such a future on the
+/// uses streams, files or other values that belong to one loop. [`LoopHandle::spawn_with`] creates such a future on the
 /// loop's thread.
 pub trait SendOrUseSpawnWith: Future + Send + 'static {}
 

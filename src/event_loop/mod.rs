@@ -8,6 +8,7 @@ mod embed;
 pub(crate) mod exception;
 pub(crate) mod handle;
 pub(crate) mod inbox;
+pub(crate) mod loop_id;
 mod park;
 pub(crate) mod ready;
 mod shutdown;

@@ -92,6 +92,7 @@ impl LoopCore {
                 RemoteEvent::Unclaimed(unclaimed) => unclaimed.report(),
                 RemoteEvent::ReleaseClock => self.clock_holds.set(self.clock_holds.get() - 1),
                 RemoteEvent::Peer(event) => event.deliver(self),
+                RemoteEvent::CancelTimer(id) => guard("a waker's destructor", || self.cancel_timer(id)),
             }
         }
         self.events.set(events);

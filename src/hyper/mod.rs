@@ -44,4 +44,5 @@ mod io;
 mod timer;
 
 pub use self::executor::Executor;
-pub use self::timer::{Sleep, Timer};
+pub use self::timer::Timer;
+pub use crate::time::Sleep;

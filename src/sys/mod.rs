@@ -29,6 +29,7 @@ mod msg_meta;
 mod name;
 mod open_flags;
 mod paths;
+mod per_process;
 mod socket_options;
 #[cfg(all(feature = "sim", target_os = "linux", not(miri)))]
 mod switches;
@@ -61,6 +62,7 @@ pub use name::Name;
 pub(crate) use open_flags::OpenFlags;
 pub(crate) use paths::shrank;
 pub use paths::{CopyResult, DirItem, DirList};
+pub(crate) use per_process::PerProcess;
 #[cfg(feature = "reactor")]
 pub(crate) use socket_options::connected;
 pub use socket_options::{Credentials, KeepAlive, SocketKind, SocketOption};

@@ -25,8 +25,9 @@ use slab::Slab;
 use super::JoinHandle;
 use super::raw::{Ending, Owner, RawTask, TaskRef, spawn_on};
 use crate::diagnostics::probe::Creator;
-use crate::event_loop::core::LoopCore;
+use crate::event_loop::core::{LoopCore, RemoteEvent};
 use crate::event_loop::exception::wake_all;
+use crate::event_loop::loop_id::LoopId;
 use crate::on_drop::OnDrop;
 
 #[derive(Default)]
@@ -309,10 +310,56 @@ impl Leftovers {
         Poll::Ready(())
     }
 
+    /// Polls the leftovers once. If they have not ended, the current loop keeps them.
+    pub(crate) fn poll_or_keep(mut self, cx: &mut Context<'_>) -> Option<KeptLeftovers> {
+        if self.child_sets.is_empty() || self.poll(cx).is_ready() {
+            return None;
+        }
+        // There are child sets only inside of a task.
+        let core = LoopCore::try_current()?;
+        let key = core.leftovers.borrow_mut().insert(self);
+        Some(KeptLeftovers { home: core.id(), key })
+    }
+
     /// As [`poll`](Leftovers::poll).
     pub(crate) async fn ended(mut self) {
         if !self.child_sets.is_empty() {
             poll_fn(|cx| self.poll(cx)).await;
+        }
+    }
+}
+
+/// [`Leftovers`] that are stored in their loop, so that a future that waits for them can be `Send`.
+pub(crate) struct KeptLeftovers {
+    home: LoopId,
+    key: usize,
+}
+
+impl KeptLeftovers {
+    /// As [`Leftovers::poll`]. Does not wait on another loop, which cannot see the child sets.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(core) = LoopCore::try_current().filter(|core| core.id() == self.home) else {
+            return Poll::Ready(());
+        };
+        // Taken out: the poll clones a waker, which is foreign code.
+        let mut leftovers = std::mem::take(&mut core.leftovers.borrow_mut()[self.key]);
+        let polled = leftovers.poll(cx);
+        core.leftovers.borrow_mut()[self.key] = leftovers;
+        polled
+    }
+}
+
+impl Drop for KeptLeftovers {
+    fn drop(&mut self) {
+        let (home, key) = (self.home, self.key);
+        let remove = move |core: &LoopCore| {
+            let leftovers = core.leftovers.borrow_mut().remove(key);
+            drop(leftovers);
+        };
+        if home.with(remove).is_none() {
+            home.send(RemoteEvent::Call(Box::new(move || {
+                LoopCore::try_current().into_iter().for_each(remove);
+            })));
         }
     }
 }

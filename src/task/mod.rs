@@ -51,7 +51,7 @@ use std::fmt;
 
 pub use builder::{Builder, spawn, spawn_eager};
 pub use cancel::{CancelToken, Cancelled, DropGuard};
-pub(crate) use child_set::{DropScope, Leftovers};
+pub(crate) use child_set::{DropScope, KeptLeftovers, Leftovers};
 pub(crate) use cleanup::Cleanups;
 pub use cleanup::{OnCancel, on_cancel};
 pub use gather::{Gather, TaskError, gather};

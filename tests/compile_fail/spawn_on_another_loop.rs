@@ -1,9 +1,8 @@
-//! A future with a timer belongs to one loop: it cannot be sent to another thread.
+//! A future with a stream belongs to one loop: it cannot be sent to another thread.
 
-use std::time::Duration;
-use windlass::time::sleep;
+use windlass::net::TcpStream;
 
 fn main() {
     let background = windlass::LoopThread::start().unwrap();
-    background.handle().spawn(async { sleep(Duration::from_secs(1)).await }).unwrap();
+    background.handle().spawn(async { TcpStream::connect("localhost:80").await.is_ok() }).unwrap();
 }

@@ -294,6 +294,115 @@ fn a_dropped_sleep_removes_its_timer() {
     });
 }
 
+// On other threads and loops.
+
+const fn is_send_and_sync<T: Send + Sync>() {}
+const _: () = is_send_and_sync::<windlass::time::Sleep>();
+const _: () = is_send_and_sync::<windlass::time::Interval>();
+const _: () = is_send_and_sync::<windlass::time::Timeout<std::future::Ready<()>>>();
+const _: () = is_send_and_sync::<windlass::time::DelayQueue<String>>();
+const _: () = is_send_and_sync::<windlass::time::delay_queue::Key>();
+
+/// A sleep that has set a timer in the current loop.
+fn started(duration: Duration) -> windlass::time::Sleep {
+    let mut sleep = sleep(duration);
+    assert!(poll_with(Waker::noop(), pin!(&mut sleep)).is_pending());
+    sleep
+}
+
+#[test]
+fn a_sleep_dropped_on_another_thread_removes_its_timer() {
+    on_every_driver(|case| {
+        case.run(async {
+            let sleeps = [Duration::MAX, Duration::from_secs(3600)].map(started);
+            assert_eq!(counters().timers, 2);
+            std::thread::spawn(move || drop(sleeps)).join().expect("no panic");
+            turns(2).await;
+            assert_eq!(counters().timers, 0);
+        });
+    });
+}
+
+#[test]
+fn a_sleep_polled_on_another_loop_begins_again_there() {
+    on_every_driver(|case| {
+        case.run(async {
+            let mut sleep = started(Duration::from_secs(3600));
+            let deadline = sleep.deadline().expect("it has not ended");
+            let other = std::thread::spawn(move || {
+                windlass::run(async move {
+                    assert!(poll_with(Waker::noop(), pin!(&mut sleep)).is_pending());
+                    assert_eq!((counters().timers, sleep.deadline()), (1, Some(deadline)));
+                    sleep.reset(Instant::now() + MS);
+                    assert_eq!(counters().timers, 1);
+                    (&mut sleep).await;
+                    assert_eq!(counters().timers, 0);
+                })
+            });
+            other.join().expect("no panic").expect("a loop");
+            turns(2).await;
+            assert_eq!(counters().timers, 0, "the first timer is cancelled");
+        });
+    });
+}
+
+#[test]
+fn a_sleep_reset_on_another_thread_can_be_awaited_again() {
+    on_every_driver(|case| {
+        case.run(async {
+            let mut sleep = started(Duration::MAX);
+            let deadline = Instant::now() + MS;
+            let reset = std::thread::spawn(move || {
+                sleep.reset(deadline);
+                sleep
+            });
+            let sleep = reset.join().expect("no panic");
+            turns(2).await;
+            assert_eq!((counters().timers, sleep.deadline()), (0, Some(deadline)));
+            sleep.await;
+            assert!(Instant::now() >= deadline);
+        });
+    });
+}
+
+#[test]
+fn a_sleep_dropped_after_its_loop_does_nothing() {
+    on_every_driver(|case| {
+        let first = case.event_loop();
+        let (sleep,) = first
+            .run_until_complete(async { (started(Duration::MAX),) })
+            .expect("the loop runs");
+        drop(first);
+        let second = case.event_loop();
+        let timers = second.run_until_complete(async move {
+            let own = started(Duration::MAX);
+            drop(sleep);
+            let timers = counters().timers;
+            drop(own);
+            timers
+        });
+        assert_eq!(
+            timers.expect("the loop runs"),
+            1,
+            "the timer of another loop has another id"
+        );
+    });
+}
+
+#[test]
+fn a_sleep_can_be_reset_and_dropped_while_its_loop_does_not_run() {
+    on_every_driver(|case| {
+        let event_loop = case.event_loop();
+        let (mut sleep,) = event_loop
+            .run_until_complete(async { (started(Duration::MAX),) })
+            .expect("the loop runs");
+        sleep.reset(Instant::now() + Duration::from_secs(3600));
+        assert_eq!(event_loop.counters().timers, 1);
+        drop(sleep);
+        assert_eq!(event_loop.counters().timers, 0);
+    });
+}
+
 // Sleeping.
 
 #[test]

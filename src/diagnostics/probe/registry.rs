@@ -1,9 +1,9 @@
 //! The loops of the process, and whether a console runs.
 
 use std::cell::Cell;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::page::LoopPage;
@@ -11,19 +11,13 @@ use super::ticks::Scale;
 use crate::blocking::PoolObserver;
 use crate::driver::Description;
 use crate::event_loop::handle::LoopHandle;
-use crate::sys;
+use crate::sys::{self, PerProcess};
 
 /// Whether a console runs. Read in every turn of every loop, and written only when a console starts or ends.
 static ON: AtomicBool = AtomicBool::new(false);
 
 /// The shortest stall limit of the running consoles, in ticks.
 static STALL_LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
-
-/// The loops of one process. A forked child makes its own: a thread of the parent may have held the lock.
-struct Registry {
-    forks: u32,
-    state: Mutex<State>,
-}
 
 #[derive(Default)]
 struct State {
@@ -33,32 +27,15 @@ struct State {
     limits: Vec<u64>,
 }
 
-static REGISTRY: AtomicPtr<Registry> = AtomicPtr::new(std::ptr::null_mut());
+static STATE: PerProcess<Mutex<State>> = PerProcess::new(Mutex::default);
 
 thread_local! {
     static IS_HIDDEN: Cell<bool> = const { Cell::new(false) };
 }
 
-fn registry() -> &'static Registry {
-    let forks = sys::count_forks();
-    loop {
-        let current = REGISTRY.load(Acquire);
-        // SAFETY: null, or a leaked box.
-        if let Some(registry) = unsafe { current.as_ref() }.filter(|registry| registry.forks == forks) {
-            return registry;
-        }
-        let new = Box::into_raw(Box::new(Registry {
-            forks,
-            state: Mutex::default(),
-        }));
-        if REGISTRY.compare_exchange(current, new, AcqRel, Acquire).is_err() {
-            // SAFETY: made above and not shared.
-            drop(unsafe { Box::from_raw(new) });
-        } else if !current.is_null() {
-            // The parent's console does not run here.
-            ON.store(false, Relaxed);
-        }
-    }
+fn state() -> MutexGuard<'static, State> {
+    // The parent's console does not run in a forked child.
+    sys::lock(STATE.get_or_replace(|| ON.store(false, Relaxed)))
 }
 
 #[inline]
@@ -86,7 +63,7 @@ pub(super) fn add(driver: Description, handle: LoopHandle, pools: [PoolObserver;
     if IS_HIDDEN.get() {
         return None;
     }
-    let mut state = sys::lock(&registry().state);
+    let mut state = state();
     let page = Arc::new(LoopPage::new(state.next_id, driver, handle, pools));
     state.next_id += 1;
     state.loops.push(page.clone());
@@ -97,7 +74,7 @@ pub(super) fn add(driver: Description, handle: LoopHandle, pools: [PoolObserver;
 pub(super) fn remove(page: &Arc<LoopPage>) {
     if !page.is_closed.swap(true, Relaxed) {
         let removed = {
-            let mut state = sys::lock(&registry().state);
+            let mut state = state();
             let index = state.loops.iter().position(|known| Arc::ptr_eq(known, page));
             index.map(|index| state.loops.remove(index))
         };
@@ -107,7 +84,7 @@ pub(super) fn remove(page: &Arc<LoopPage>) {
 
 /// The loops that have not closed, by their ids.
 pub(crate) fn loops() -> Vec<Arc<LoopPage>> {
-    sys::lock(&registry().state).loops.clone()
+    state().loops.clone()
 }
 
 /// While one exists, loops are measured.
@@ -118,7 +95,7 @@ pub(crate) struct Enabled {
 /// Starts the measurements, for a console that takes a turn of more than `limit` for a stall.
 pub(crate) fn enable(limit: Duration) -> Enabled {
     let limit = Scale::measure().ticks(limit);
-    let mut state = sys::lock(&registry().state);
+    let mut state = state();
     state.limits.push(limit);
     state.apply();
     Enabled { limit }
@@ -126,7 +103,7 @@ pub(crate) fn enable(limit: Duration) -> Enabled {
 
 impl Drop for Enabled {
     fn drop(&mut self) {
-        let mut state = sys::lock(&registry().state);
+        let mut state = state();
         if let Some(index) = state.limits.iter().position(|&limit| limit == self.limit) {
             state.limits.swap_remove(index);
         }
