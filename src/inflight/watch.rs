@@ -9,9 +9,10 @@ use std::collections::hash_map::Entry;
 use std::io;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::rc::Rc;
+use std::task::{Context, Poll};
 
-use crate::driver::Control;
 use crate::driver::op::{Direction, Op};
+use crate::driver::{Control, OpId};
 use crate::error::from_code;
 use crate::event_loop::EventLoop;
 use crate::event_loop::core::LoopCore;
@@ -63,6 +64,34 @@ impl LoopCore {
         let plan = |_: &mut T| Op::Readiness { fd, direction };
         let (op_result, _) = OpFuture::start_op(self, &queue, OnOrphan::Discard, owner, plan).await;
         op_result.res().map(drop).map_err(from_code)
+    }
+
+    /// As [`readiness`](LoopCore::readiness), for a wait whose operation is kept in `wait` between two polls. The owner of
+    /// `wait` orphans the operation when it ends.
+    pub(crate) fn poll_readiness(
+        &self,
+        wait: &Cell<Option<OpId>>,
+        fd: Fd,
+        direction: Direction,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        let id = wait.get().unwrap_or_else(|| {
+            let queue = IoQueue::default();
+            let plan = |_: &mut ()| Op::Readiness { fd, direction };
+            let id = self.start_op(&queue, OnOrphan::Discard, || (), plan).id;
+            wait.set(Some(id));
+            self.trace(id);
+            id
+        });
+        if self.register_waiter(id, cx) || !self.spend_budget(cx) {
+            return Poll::Pending;
+        }
+        // A tracing subscriber or a waker, which are foreign code, may have polled and taken the result meanwhile.
+        if wait.get() == Some(id) {
+            wait.set(None);
+        }
+        let res = self.take_result(id).unwrap_or(Ok(0));
+        Poll::Ready(res.map(drop).map_err(from_code))
     }
 
     #[track_caller]

@@ -1,10 +1,11 @@
 //! `AsyncFd`: awaiting the readiness of a descriptor that the runtime does not own.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
-use std::task::Waker;
+use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use windlass::io::AsyncFd;
@@ -12,7 +13,9 @@ use windlass::task::yield_now;
 use windlass::time::timeout;
 
 use crate::descriptors::{pipe, unix_pair};
-use crate::support::{Random, on_every_driver, on_every_kernel_driver, pair, poll_once, poll_with, rounds, turns};
+use crate::support::{
+    Random, on_every_driver, on_every_kernel_driver, pair, poll_once, poll_with, rounds, turns, waker_calling,
+};
 
 /// Uses the driver's own sockets, so that this runs on the null driver too.
 #[test]
@@ -120,6 +123,145 @@ fn into_inner_returns_a_descriptor_that_can_be_wrapped_again() {
     });
 }
 
+/// Uses the driver's own sockets, so that this runs on the null driver too.
+#[test]
+fn a_polled_wait_is_kept_and_wakes_the_last_waker() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (client, server) = pair().await;
+            let ours = Rc::new(AsyncFd::new(server).expect("it can be watched"));
+            let woken = [0, 1].map(|_| Rc::new(Cell::new(0)));
+            let wakers = woken.each_ref().map(|woken| {
+                let woken = woken.clone();
+                waker_calling(move || woken.set(woken.get() + 1))
+            });
+            for round in 0..rounds().min(50) {
+                for waker in &wakers {
+                    for _ in 0..3 {
+                        let mut cx = Context::from_waker(waker);
+                        assert!(ours.poll_readable(&mut cx).is_pending(), "round {round}");
+                    }
+                    turns(round as u64 % 3).await;
+                }
+                assert_eq!(windlass::counters().in_flight, 1, "one operation for all polls");
+                client.write_all(b"x").await.0.expect("write");
+                while woken[1].get() == 0 {
+                    yield_now().await;
+                }
+                assert_eq!(woken.each_ref().map(|woken| woken.replace(0)), [0, 1]);
+                // A task polls it now, with its own waker.
+                poll_fn(|cx| ours.poll_readable(cx)).await.expect("readable");
+                poll_fn(|cx| ours.poll_writable(cx)).await.expect("writable");
+                // The state counts: without a read, it is readable again.
+                poll_fn(|cx| ours.poll_readable(cx)).await.expect("still readable");
+                assert_eq!(ours.get_ref().read(vec![0; 8]).await.0.expect("read"), 1);
+            }
+            assert_eq!(windlass::counters().ops, 0);
+        });
+    });
+}
+
+#[test]
+fn both_directions_are_polled_independently() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let (one, two) = unix_pair();
+            let (one, mut two) = (Rc::new(AsyncFd::new(one).expect("watched")), two);
+            // Fill the socket buffer.
+            let filled = loop {
+                match one.get_ref().write(&[7; 4096]) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break true,
+                    Err(error) => panic!("{error}"),
+                    Ok(_) => {}
+                }
+            };
+            assert!(filled);
+            let (reading, writing) = (one.clone(), one.clone());
+            let reading = windlass::spawn(async move { poll_fn(|cx| reading.poll_readable(cx)).await });
+            let writing = windlass::spawn(async move { poll_fn(|cx| writing.poll_writable(cx)).await });
+            turns(3).await;
+            assert_eq!(windlass::counters().in_flight, 2);
+            assert!(!reading.is_finished() && !writing.is_finished());
+            two.write_all(b"x").expect("write");
+            reading.await.expect("no panic").expect("readable");
+            assert!(!writing.is_finished());
+            let mut bytes = vec![0; 1 << 20];
+            while two.read(&mut bytes).is_ok() {}
+            writing.await.expect("no panic").expect("writable");
+            assert_eq!(windlass::counters().ops, 0);
+        });
+    });
+}
+
+#[test]
+fn dropping_the_owner_cancels_polled_waits() {
+    on_every_driver(|case| {
+        case.run(async {
+            let (client, mut server) = pair().await;
+            for round in 0..rounds().min(50) {
+                let ours = AsyncFd::new(server).expect("it can be watched");
+                let mut cx = Context::from_waker(Waker::noop());
+                assert!(ours.poll_readable(&mut cx).is_pending());
+                turns(round as u64 % 3).await;
+                if round % 4 == 3 {
+                    // It has completed, and nothing has taken the result.
+                    client.write_all(b"x").await.0.expect("write");
+                    turns(3).await;
+                }
+                server = ours.into_inner();
+                if round % 4 == 3 {
+                    assert_eq!(server.read(vec![0; 8]).await.0.expect("read"), 1);
+                }
+                while windlass::counters().in_flight > 0 {
+                    yield_now().await;
+                }
+                assert_eq!(windlass::counters().ops, 0, "round {round}");
+            }
+        });
+    });
+}
+
+/// How quinn, for instance, receives.
+#[test]
+fn a_poll_function_receives_every_datagram() {
+    on_every_kernel_driver(|case| {
+        case.run(async {
+            let ours = std::net::UdpSocket::bind("127.0.0.1:0").expect("bind");
+            ours.set_nonblocking(true).expect("non-blocking");
+            let peer = std::net::UdpSocket::bind("127.0.0.1:0").expect("bind");
+            peer.connect(ours.local_addr().expect("address")).expect("connect");
+            let ours = AsyncFd::new(ours).expect("watched");
+            let total = rounds() * 20;
+            let sending = windlass::spawn(async move {
+                for number in 0..total as u32 {
+                    peer.send(&number.to_le_bytes()).expect("send");
+                    if number % 3 == 0 {
+                        yield_now().await;
+                    }
+                }
+            });
+            for expected in 0..total as u32 {
+                let received = poll_fn(|cx| {
+                    loop {
+                        let mut buf = [0; 4];
+                        match ours.get_ref().recv(&mut buf) {
+                            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                                ready!(ours.poll_readable(cx)).expect("readable");
+                            }
+                            result => return Poll::Ready(result.map(|_| u32::from_le_bytes(buf))),
+                        }
+                    }
+                });
+                assert_eq!(received.await.expect("receive"), expected);
+                if expected % 7 == 0 {
+                    yield_now().await;
+                }
+            }
+            sending.await.expect("no panic");
+        });
+    });
+}
+
 #[test]
 fn waiting_after_the_loop_is_closed_is_an_error() {
     on_every_driver(|case| {
@@ -130,7 +272,11 @@ fn waiting_after_the_loop_is_closed_is_an_error() {
                 (AsyncFd::new(server).expect("it can be watched"), client)
             })
             .expect("the loop runs");
+        let waiting = ours.poll_readable(&mut Context::from_waker(Waker::noop()));
+        assert!(waiting.is_pending());
         drop(event_loop);
+        let polled = ours.poll_readable(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(polled, Poll::Ready(Err(_))), "{polled:?}");
         let error = case.run(ours.readable()).expect_err("its loop is closed");
         assert_eq!(error.kind(), io::ErrorKind::NotConnected, "{error}");
         drop((ours, client));
