@@ -14,6 +14,19 @@ mod affinity;
 mod affinity;
 #[cfg(target_os = "linux")]
 mod cached;
+#[cfg(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    not(sanitized)
+))]
+#[path = "raw_calls.rs"]
+mod calls;
+#[cfg(not(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    not(sanitized)
+)))]
+use libc as calls;
 pub(crate) mod files;
 mod forks;
 mod message;

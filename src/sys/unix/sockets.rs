@@ -18,6 +18,7 @@
 
 use std::io;
 
+use super::calls;
 use super::message::RECEIVE_FLAGS;
 use super::{Fd, IoVec, Message, Name, message};
 use crate::sys::{Direction, Medium, OsResult, errno};
@@ -48,7 +49,7 @@ pub(crate) unsafe fn recv(fd: Fd, medium: Medium, ptr: *mut u8, len: usize) -> O
     // SAFETY: the caller's promise.
     unsafe {
         match medium {
-            Medium::Tcp | Medium::Unix => attempt(move || libc::recv(fd, ptr.cast(), len, RECV_FLAGS)),
+            Medium::Tcp | Medium::Unix => attempt(move || calls::recv(fd, ptr.cast(), len, RECV_FLAGS)),
             Medium::Pipe => attempt(move || pipe::read(fd, &IoVec { base: ptr, len }, 1)),
         }
     }
@@ -72,7 +73,7 @@ pub(crate) unsafe fn send(fd: Fd, medium: Medium, ptr: *const u8, len: usize) ->
     // SAFETY: the caller's promise.
     unsafe {
         match medium {
-            Medium::Tcp | Medium::Unix => attempt(move || libc::send(fd, ptr.cast(), len, SEND_FLAGS)),
+            Medium::Tcp | Medium::Unix => attempt(move || calls::send(fd, ptr.cast(), len, SEND_FLAGS)),
             Medium::Pipe => attempt(move || pipe::write(fd, &IoVec { base, len }, 1)),
         }
     }
