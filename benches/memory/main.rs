@@ -4,7 +4,7 @@
 //! loop's tables is included). Connections: a server process accepts 10,000 connections, echoes 64 bytes on each, and
 //! then waits on all of them with managed reads. Its heap is counted in the same way, and its private memory is read
 //! from the kernel; the growth is divided by the number of connections. Kernel memory for sockets is not included. The
-//! target is at most 1 KiB per connection.
+//! target is at most 800 bytes per connection.
 //!
 //!     cargo bench --bench memory                              a few seconds
 //!     cargo bench --bench memory -- --connections 1000 --count 10000 --driver reactor

@@ -25,7 +25,7 @@ const REQUEST: [u8; 64] = [b'.'; 64];
 /// The request that the server answers with its heap size.
 const QUESTION: u8 = b'?';
 /// The target per idle connection.
-const AIM: f64 = 1024.0;
+const AIM: f64 = 800.0;
 
 pub(crate) fn main() -> io::Result<()> {
     if let Some(role) = options::role() {
@@ -52,8 +52,8 @@ pub(crate) fn main() -> io::Result<()> {
         match connections_each(driver, connections) {
             Ok((heap, process)) => {
                 let verdict = match heap <= AIM && process <= AIM {
-                    true => "within 1 KiB",
-                    false => "more than 1 KiB",
+                    true => "within 800 B",
+                    false => "more than 800 B",
                 };
                 rows.push(row("idle connection", connections, driver, heap, process, verdict));
             }

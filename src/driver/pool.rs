@@ -92,6 +92,13 @@ impl BufferPool {
         self.count
     }
 
+    /// How many buffers the program or the kernel holds.
+    #[cfg(all(feature = "proactor", target_os = "linux"))]
+    #[inline]
+    pub(crate) fn taken(&self) -> u16 {
+        self.count - self.free_count.get() as u16
+    }
+
     /// Takes a free buffer. It returns to the pool when the loop has got it in a result, or by
     /// [`give_back`](BufferPool::give_back).
     #[inline]

@@ -1,8 +1,8 @@
 //! The slot of an operation: its state and all memory that the driver and the kernel use, at one fixed address.
 //!
 //! The kernel writes to an operation's memory asynchronously, so that memory must neither move nor be freed before the
-//! completion, even if the future is dropped, leaked or unwound. A slot is one allocation that never moves and is freed
-//! with its table. It holds:
+//! completion, even if the future is dropped, leaked or unwound. A slot never moves and is freed with its table. It
+//! holds:
 //!
 //! - the op, built in place and lent to the driver as `&Op`;
 //! - the payload: all data that must live as long as the kernel works, such as the buffer and a reference to the
@@ -45,7 +45,7 @@ pub(crate) struct OpSlot {
     /// The next slot of the list of free ones.
     pub(super) next_free: Cell<Option<NonNull<OpSlot>>>,
     /// Allocated on first need, then kept for later operations.
-    rare: Cell<Option<Box<OpRare>>>,
+    pub(super) rare: Cell<Option<Box<OpRare>>>,
     payload: UnsafeCell<MaybeUninit<[u64; PAYLOAD_LEN / 8]>>,
     scratch: UnsafeCell<Scratch>,
 }
@@ -116,8 +116,8 @@ pub(crate) enum Executor {
 const PAYLOAD_LEN: usize = 64;
 
 impl OpSlot {
-    pub(super) fn new(index: u32) -> NonNull<OpSlot> {
-        NonNull::from(Box::leak(Box::new(OpSlot {
+    pub(super) fn new(index: u32) -> OpSlot {
+        OpSlot {
             id: Cell::new(OpId::new(index, 0)),
             result: Cell::new(OpResult::new(Ok(0))),
             state: Cell::new(State::Free),
@@ -132,7 +132,7 @@ impl OpSlot {
             rare: Cell::new(None),
             payload: UnsafeCell::new(MaybeUninit::uninit()),
             scratch: UnsafeCell::new(Scratch([MaybeUninit::uninit(); SCRATCH_LEN])),
-        })))
+        }
     }
 
     #[inline]

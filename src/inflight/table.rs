@@ -12,11 +12,12 @@ use crate::event_loop::exception::guard;
 use crate::event_loop::task_key::TaskKey;
 use crate::sys::Fd;
 
-/// Slots are recycled, so after warm-up an operation allocates nothing. A slot still in flight when the table is dropped
-/// is leaked: closing a ring does not wait for its operations, and a leak is harmless where a write to freed memory is
-/// not.
+/// Slots are recycled, so after warm-up an operation allocates nothing. They are allocated in chunks, which saves the
+/// allocator's padding of each. A chunk with a slot still in flight when the table is dropped is leaked: closing a ring
+/// does not wait for its operations, and a leak is harmless where a write to freed memory is not.
 #[derive(Default)]
 pub(crate) struct OpTable {
+    /// The slots of all chunks, one chunk after the other.
     slots: CopyVec<NonNull<OpSlot>>,
     /// The first free slot. The others follow by `OpSlot::next_free`.
     free: Cell<Option<NonNull<OpSlot>>>,
@@ -72,12 +73,24 @@ impl OpTable {
 
     #[cold]
     fn grow(&self) -> &OpSlot {
-        let index = self.slots.len() as u32;
-        assert!(index < OpId::MAX_INDEX, "more than 16 million operations at once");
-        let slot = OpSlot::new(index);
-        self.slots.push(slot);
+        let len = self.slots.len() as u32;
+        assert!(
+            len <= OpId::MAX_INDEX - CHUNK,
+            "more than 16 million operations at once"
+        );
+        let chunk: Box<[OpSlot]> = (len..len + CHUNK).map(OpSlot::new).collect();
+        // The pointers are made from that of the chunk, with which `drop` frees it.
+        let chunk = NonNull::from(Box::leak(chunk)).cast::<OpSlot>();
+        for index in 0..CHUNK as usize {
+            // SAFETY: the index is within the chunk.
+            self.slots.push(unsafe { chunk.add(index) });
+        }
+        for index in (1..CHUNK as usize).rev() {
+            // SAFETY: as above, and as in `slot`.
+            self.unreserve(unsafe { chunk.add(index).as_ref() });
+        }
         // SAFETY: as in `slot`.
-        unsafe { slot.as_ref() }
+        unsafe { chunk.as_ref() }
     }
 
     /// Gives back a slot whose operation was not started. Its payload must be gone already.
@@ -139,6 +152,9 @@ impl OpTable {
     }
 }
 
+/// The slots of a chunk: 4 KiB on Unix.
+const CHUNK: u32 = 16;
+
 /// How to close the connection or file that an operation has opened after its future was dropped.
 pub(super) fn orphan_cleanup(op: &Op, res: OsResult) -> Option<Control<'static>> {
     let fd = res.ok()? as Fd;
@@ -151,20 +167,28 @@ pub(super) fn orphan_cleanup(op: &Op, res: OsResult) -> Option<Control<'static>>
 
 impl Drop for OpTable {
     fn drop(&mut self) {
-        while let Some(slot) = self.slots.pop() {
-            // SAFETY: slots are freed only here.
-            if unsafe { slot.as_ref() }.is_in_flight() {
+        for first in (0..self.slots.len()).step_by(CHUNK as usize) {
+            let chunk = self.slots.get(first).expect("the index is below the length");
+            let chunk = NonNull::slice_from_raw_parts(chunk, CHUNK as usize);
+            // SAFETY: slots are freed only here, below.
+            for slot in unsafe { chunk.as_ref() } {
+                if slot.state.get() == State::Done
+                    && let Some(drop_payload) = slot.drop_payload.take()
+                {
+                    // SAFETY: the operation has completed, so the kernel is done with the payload, and it was not taken.
+                    guard("a buffer's destructor", || unsafe { drop_payload(slot.payload()) });
+                }
+                if !slot.is_in_flight() {
+                    drop(slot.rare.take());
+                }
+            }
+            // SAFETY: as above.
+            if unsafe { chunk.as_ref() }.iter().any(OpSlot::is_in_flight) {
                 continue;
             }
-            // SAFETY: `grow` made this box. Nothing uses it: neither a driver, since the operation has completed, nor a
-            // future, which would keep the loop and its table alive.
-            let slot = unsafe { Box::from_raw(slot.as_ptr()) };
-            if slot.state.get() == State::Done
-                && let Some(drop_payload) = slot.drop_payload.take()
-            {
-                // SAFETY: the operation has completed, so the kernel is done with the payload, and it was not taken.
-                guard("a buffer's destructor", || unsafe { drop_payload(slot.payload()) });
-            }
+            // SAFETY: `grow` made this box. Nothing uses its slots: neither a driver, since their operations have
+            // completed, nor a future, which would keep the loop and its table alive.
+            drop(unsafe { Box::from_raw(chunk.as_ptr()) });
         }
     }
 }

@@ -44,7 +44,7 @@ pub(super) struct FdState {
     /// The registration, if there is one.
     pub(super) source: Option<Source>,
     /// How often the number was reused, modulo `GENERATIONS + 1`.
-    generation: usize,
+    generation: u32,
     pub(super) read: Side,
     pub(super) write: Side,
 }
@@ -84,7 +84,7 @@ pub(super) struct FdTable {
 
 /// A token's lower bits are the descriptor's number, the others its generation.
 const FD_BITS: u32 = if usize::BITS == 64 { 32 } else { 22 };
-const GENERATIONS: usize = (1 << (usize::BITS - FD_BITS)) - 1;
+const GENERATIONS: u32 = ((1u64 << (usize::BITS - FD_BITS)) - 1) as u32;
 
 impl FdTable {
     #[inline]
@@ -112,7 +112,7 @@ impl FdTable {
 
     /// The token that the kernel returns with this descriptor's events.
     pub(super) fn token(&mut self, fd: Fd) -> Token {
-        Token(self.get(fd).generation << FD_BITS | fd as usize)
+        Token((self.get(fd).generation as usize) << FD_BITS | fd as usize)
     }
 
     /// The descriptor that an event is for, and its state. `None` for a stale event: its number was reused.
@@ -120,7 +120,7 @@ impl FdTable {
     pub(super) fn current(&mut self, token: Token) -> Option<(Fd, &mut FdState)> {
         let fd = token.0 & ((1 << FD_BITS) - 1);
         let state = self.registered(fd as Fd)?;
-        (state.generation == token.0 >> FD_BITS).then_some((fd as Fd, state))
+        (state.generation as usize == token.0 >> FD_BITS).then_some((fd as Fd, state))
     }
 
     /// Resets the state of a number that gets a new descriptor or loses its old one. Earlier tokens become stale.
@@ -128,7 +128,7 @@ impl FdTable {
         let state = self.get(fd);
         debug_assert!(state.has_no_waiters());
         *state = FdState {
-            generation: (state.generation + 1) & GENERATIONS,
+            generation: state.generation.wrapping_add(1) & GENERATIONS,
             ..FdState::NEW
         };
     }

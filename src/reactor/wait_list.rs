@@ -1,6 +1,6 @@
 //! The operations that wait for one direction of a descriptor, in FIFO order.
 //!
-//! There is nearly always at most one, which is stored in place. Others are in a deque that is allocated on first need.
+//! There is nearly always at most one, which is stored in place. Several are in a deque that is allocated on first need.
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -31,53 +31,84 @@ impl Waiting {
     }
 }
 
-pub(super) struct WaitList {
-    first: Option<Waiting>,
+/// Two words: there is a list for each direction of each descriptor.
+pub(super) enum WaitList {
+    One(Waiting),
+    /// `None` if nothing waits; a queue from the first time that several operations have waited.
     #[allow(clippy::box_collection, reason = "one word until the first need")]
-    rest: Option<Box<VecDeque<Waiting>>>,
+    Many(Option<Box<VecDeque<Waiting>>>),
 }
 
-impl WaitList {
-    pub(super) const EMPTY: WaitList = WaitList {
-        first: None,
-        rest: None,
-    };
+const _: () = assert!(size_of::<WaitList>() == size_of::<Waiting>());
 
+impl WaitList {
+    pub(super) const EMPTY: WaitList = WaitList::Many(None);
+
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.first.is_none()
+        match self {
+            WaitList::One(_) => false,
+            WaitList::Many(None) => true,
+            WaitList::Many(Some(queue)) => queue.is_empty(),
+        }
     }
 
     /// The operation that has waited longest.
+    #[inline]
     pub(super) fn first(&self) -> Option<Waiting> {
-        self.first
+        match self {
+            WaitList::One(waiting) => Some(*waiting),
+            WaitList::Many(queue) => queue.as_ref()?.front().copied(),
+        }
     }
 
     #[inline]
     pub(super) fn push(&mut self, waiting: Waiting) {
-        match &self.first {
-            None => self.first = Some(waiting),
-            Some(_) => self.rest.get_or_insert_default().push_back(waiting),
+        match self {
+            WaitList::Many(None) => *self = WaitList::One(waiting),
+            _ => self.queue().push_back(waiting),
+        }
+    }
+
+    /// The queue of a list that is not empty or has one already.
+    #[cold]
+    fn queue(&mut self) -> &mut VecDeque<Waiting> {
+        if let WaitList::One(first) = *self {
+            *self = WaitList::Many(Some(Box::new(VecDeque::from([first]))));
+        }
+        match self {
+            WaitList::Many(queue) => queue.get_or_insert_default(),
+            WaitList::One(_) => unreachable!("it has just got a queue"),
         }
     }
 
     /// Removes the operation that has waited longest.
+    #[inline]
     pub(super) fn pop(&mut self) -> Option<Waiting> {
-        let next = self.rest.as_deref_mut().and_then(VecDeque::pop_front);
-        std::mem::replace(&mut self.first, next)
+        match self {
+            WaitList::One(waiting) => {
+                let waiting = *waiting;
+                *self = WaitList::EMPTY;
+                Some(waiting)
+            }
+            WaitList::Many(queue) => queue.as_mut()?.pop_front(),
+        }
     }
 
     /// Removes an operation from anywhere in the list. False if it is not there.
     pub(super) fn remove(&mut self, id: OpId) -> bool {
-        if self.first.is_some_and(|first| first.id == id) {
-            self.pop();
-            return true;
+        match self {
+            WaitList::One(waiting) if waiting.id == id => {
+                *self = WaitList::EMPTY;
+                true
+            }
+            WaitList::One(_) | WaitList::Many(None) => false,
+            WaitList::Many(Some(queue)) => {
+                let before = queue.len();
+                queue.retain(|waiting| waiting.id != id);
+                queue.len() < before
+            }
         }
-        let Some(rest) = self.rest.as_deref_mut() else {
-            return false;
-        };
-        let before = rest.len();
-        rest.retain(|waiting| waiting.id != id);
-        rest.len() < before
     }
 }
 

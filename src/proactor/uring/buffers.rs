@@ -3,6 +3,9 @@
 //! The ring is a page-aligned array of (address, length, buffer id). The driver appends entries and the kernel consumes
 //! them; the tail counter lies in an unused field of the first entry. The kernel owns a buffer from the tail update
 //! that publishes it until a completion names it. Then the program owns it, then the pool, then the ring.
+//!
+//! The kernel uses the buffers of the ring in turn. If all of them were in it, a loop with little to do would touch the
+//! memory of all, and evict it from the cache; so only as many as needed leave the pool.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::io;
@@ -26,17 +29,31 @@ pub(super) struct BufferRing {
     /// `count` entries, registered with the kernel until the io_uring is closed.
     entries: NonNull<BufRingEntry>,
     tail: u16,
+    /// At most this many buffers are outside of the pool, in the ring or with the program.
+    limit: u16,
 }
+
+/// The first limit. At 8 KiB per buffer that is half a MiB.
+const FIRST_LIMIT: u16 = 64;
 
 impl BufferRing {
     fn layout(count: u16) -> Layout {
         Layout::from_size_align(usize::from(count) * size_of::<BufRingEntry>(), PAGE).expect("at most half a MiB")
     }
 
-    /// Appends every free buffer of the pool to the ring.
+    /// A receive has found the ring empty: allows twice as many buffers. False if there are no more.
+    pub(super) fn raise_limit(&mut self) -> bool {
+        let before = self.limit;
+        self.limit = self.pool.count().min(before.saturating_mul(2));
+        self.limit > before
+    }
+
+    /// Appends free buffers of the pool to the ring, up to the limit.
     pub(super) fn give_to_kernel(&mut self) {
         let before = self.tail;
-        while let Some(index) = self.pool.take() {
+        while self.pool.taken() < self.limit
+            && let Some(index) = self.pool.take()
+        {
             let slot = usize::from(self.tail & (self.pool.count() - 1));
             // SAFETY: `slot` is within the array. There are no more buffers than slots, so the kernel has consumed this
             // one. The fields are written one by one, because the tail lies in the first entry's unused field.
@@ -75,7 +92,12 @@ impl Uring {
         let Some(entries) = NonNull::new(memory.cast::<BufRingEntry>()) else {
             handle_alloc_error(layout)
         };
-        let mut buffers = BufferRing { pool, entries, tail: 0 };
+        let mut buffers = BufferRing {
+            pool,
+            entries,
+            tail: 0,
+            limit: FIRST_LIMIT.min(count),
+        };
         // SAFETY: the array is page-aligned, has `count` entries, and outlives the io_uring: see `drop`.
         unsafe {
             self.ring

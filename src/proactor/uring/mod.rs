@@ -224,6 +224,7 @@ impl Uring {
     fn reap(&mut self, completed: &mut Vec<Completion>) -> bool {
         let (_, submission, completion) = self.ring.split();
         self.counters.completions += completion.len() as u64;
+        let mut no_buffer = 0;
         for entry in completion {
             let (id, res) = (OpId::from_u64(entry.user_data()), entry.result());
             if id.is_reserved() {
@@ -231,11 +232,12 @@ impl Uring {
                 self.counters.late_cancels += u64::from(res == -libc::ENOENT || res == -libc::EALREADY);
                 continue;
             }
-            if res == -libc::ENOBUFS {
-                self.counters.pool_empty += 1;
-            }
+            no_buffer += u64::from(res == -libc::ENOBUFS);
             let result = OpResult::from_kernel(res, entry.flags());
             completed.push(Completion { id, result });
+        }
+        if no_buffer > 0 && !self.buffers.as_mut().is_some_and(BufferRing::raise_limit) {
+            self.counters.pool_empty += no_buffer;
         }
         submission.cq_overflow()
     }
