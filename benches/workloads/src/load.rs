@@ -1,4 +1,4 @@
-//! The load tools, and parsing of their output.
+//! What the load tools print.
 
 /// The results of one round of one server.
 #[derive(Clone, Debug, Default)]
@@ -8,53 +8,6 @@ pub struct Sample {
     pub errors: usize,
     /// The server's CPU time per request.
     pub cpu_us: f64,
-}
-
-pub enum Tool {
-    Wrk { seconds: usize },
-    H2load { requests: usize },
-}
-
-impl Tool {
-    pub fn name(&self) -> &'static str {
-        match self {
-            Tool::Wrk { .. } => "wrk",
-            Tool::H2load { .. } => "h2load",
-        }
-    }
-
-    fn args(&self) -> Vec<String> {
-        let args = match self {
-            Tool::Wrk { seconds } => format!("-t 1 -c 256 -d {seconds}"),
-            Tool::H2load { requests } => format!("-n {requests} -c 64 -m 16"),
-        };
-        args.split(' ').map(str::to_owned).collect()
-    }
-
-    pub fn describe(&self) -> String {
-        format!("{} {}", self.name(), self.args().join(" "))
-    }
-
-    /// Loads the server on this port, from one core if `is_pinned`.
-    pub fn run(&self, port: u16, is_pinned: bool) -> Sample {
-        let mut command = match is_pinned {
-            true => crate::on_processor(crate::LOAD, self.name().as_ref()),
-            false => std::process::Command::new(self.name()),
-        };
-        let output = command
-            .args(self.args())
-            .arg(format!("http://127.0.0.1:{port}/"))
-            .output()
-            .unwrap_or_else(|error| panic!("{}: {error} (apt-get install wrk nghttp2-client)", self.name()));
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let said = || format!("{}:\n{text}{}", self.name(), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "{} of {}", output.status, said());
-        let sample = match self {
-            Tool::Wrk { .. } => wrk(&text),
-            Tool::H2load { .. } => h2load(&text),
-        };
-        sample.unwrap_or_else(|| panic!("unexpected output: {}", said()))
-    }
 }
 
 /// The rest of the line that starts with a prefix.
@@ -72,7 +25,7 @@ fn field(list: &str, word: &str) -> Option<f64> {
 }
 
 /// Parses wrk's output. `None` if the format is unknown.
-fn wrk(text: &str) -> Option<Sample> {
+pub fn wrk(text: &str) -> Option<Sample> {
     // wrk prints the error lines only if there were errors.
     let socket_errors = match line(text, "Socket errors:") {
         Some(list) => ["connect", "read", "write", "timeout"]
@@ -94,7 +47,7 @@ fn wrk(text: &str) -> Option<Sample> {
 }
 
 /// Parses h2load's output. `None` if the format is unknown.
-fn h2load(text: &str) -> Option<Sample> {
+pub fn h2load(text: &str) -> Option<Sample> {
     let requests = line(text, "requests:")?;
     let (total, succeeded) = (field(requests, "total")?, field(requests, "succeeded")?);
     let good = field(line(text, "status codes:")?, "2xx")?;
@@ -102,6 +55,34 @@ fn h2load(text: &str) -> Option<Sample> {
         requests: succeeded,
         rate: field(line(text, "finished in")?, "req/s")?,
         errors: (total - succeeded.min(good)) as usize,
+        cpu_us: 0.0,
+    })
+}
+
+/// Parses the CSV output of redis-benchmark, which made this many requests for each test. It ends with an error if a reply is one.
+pub fn redis_benchmark(text: &str, requests_each: usize) -> Option<Sample> {
+    let mut seconds = 0.0;
+    let mut requests = 0.0;
+    for test in ["SET", "GET"] {
+        let fields = line(text, &format!("\"{test}\",\""))?;
+        let rate: f64 = fields.split('"').next()?.parse().ok()?;
+        seconds += requests_each as f64 / rate;
+        requests += requests_each as f64;
+    }
+    Some(Sample {
+        requests,
+        rate: requests / seconds,
+        ..Sample::default()
+    })
+}
+
+/// Parses the line that our own load prints: amount, amount per second, errors.
+pub fn ours(text: &str) -> Option<Sample> {
+    let mut fields = text.split_whitespace();
+    Some(Sample {
+        requests: fields.next()?.parse().ok()?,
+        rate: fields.next()?.parse().ok()?,
+        errors: fields.next()?.parse().ok()?,
         cpu_us: 0.0,
     })
 }
@@ -160,5 +141,14 @@ traffic: 3.54MB (3712345) total, 1.02MB (1070000) headers (space savings 89.30%)
     fn h2load_counts_what_was_asked_and_not_answered_well() {
         let sample = h2load(H2LOAD).expect("understood");
         assert_eq!((sample.requests, sample.rate, sample.errors), (99_990.0, 123_134.8, 15));
+    }
+
+    #[test]
+    fn redis_benchmark_weighs_both_tests() {
+        let text =
+            "\"test\",\"rps\",\"avg_latency_ms\"\n\"SET\",\"100000.00\",\"0.4\"\n\"GET\",\"300000.00\",\"0.4\"\n";
+        let sample = redis_benchmark(text, 300_000).expect("understood");
+        assert_eq!((sample.requests, sample.rate), (600_000.0, 150_000.0));
+        assert!(redis_benchmark("\"SET\",\"100000.00\"\n", 1).is_none(), "no GET");
     }
 }
