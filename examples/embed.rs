@@ -59,14 +59,14 @@ fn main() -> io::Result<()> {
 fn outer_loop(event_loop: &EventLoop, mut socket: UnixStream, log: Log) -> io::Result<()> {
     let inner = event_loop.spawn(inside(log));
     let pollable = event_loop.pollable()?;
+    // The callbacks below may spawn tasks and use streams.
+    let _entered = event_loop.enter();
     let mut next_tick = Instant::now() + TICK;
     let (mut waits, mut turns) = (0, 0);
     while !inner.is_finished() {
-        // Three steps: submit the operations that windlass has started, get its next deadline, and wait.
+        // Submits the operations that windlass has started, and arms its next timer.
         event_loop.flush()?;
-        let inner_left = event_loop.next_deadline().map(|deadline| deadline - event_loop.time());
-        let tick_left = next_tick.saturating_duration_since(Instant::now());
-        let left = inner_left.map_or(tick_left, |inner_left| inner_left.min(tick_left));
+        let left = next_tick.saturating_duration_since(Instant::now());
         let [inner_is_ready, socket_is_ready] = wait_for([pollable, socket.as_fd()], left)?;
         waits += 1;
 
@@ -80,14 +80,11 @@ fn outer_loop(event_loop: &EventLoop, mut socket: UnixStream, log: Log) -> io::R
         }
         if Instant::now() >= next_tick {
             log.print("outer", "tick");
+            windlass::spawn(async move { log.print("windlass", "a task that the tick has spawned") }).detach();
             next_tick += TICK;
         }
-        // Run a turn of windlass when its descriptor is ready or its deadline has passed.
-        if inner_is_ready
-            || event_loop
-                .next_deadline()
-                .is_some_and(|deadline| deadline <= event_loop.time())
-        {
+        // The descriptor is ready when operations complete, timers are due or, as of the next flush, tasks are ready.
+        if inner_is_ready {
             event_loop.turn_nowait()?;
             turns += 1;
         }

@@ -129,6 +129,7 @@ pub use driver::{DriverChoice, NullFiles};
 pub use error::LoopClosed;
 pub use event_loop::builder::{Builder, run};
 pub use event_loop::callback::{Handle, TimerHandle};
+pub use event_loop::current::Entered;
 pub use event_loop::exception::Exception;
 pub use event_loop::handle::{LoopHandle, RemoteHandle, SendOrUseSpawnWith};
 pub use event_loop::{EventLoop, call_at, call_later, call_soon, counters};

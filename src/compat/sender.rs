@@ -193,6 +193,7 @@ impl Sender {
             let (id, is_up) = (op.id, op.listen(&descriptor.core, self.clone()));
             self.op.set(Some(op));
             descriptor.core.trace(id);
+            descriptor.core.queued();
             if is_up {
                 if descriptor.is_handle_dropped.get()
                     && let Some(id) = descriptor.write.op.get()

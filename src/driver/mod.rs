@@ -281,6 +281,17 @@ pub unsafe trait Driver {
         ))
     }
 
+    /// Makes the [`descriptor`](Driver::descriptor) readable when the loop's clock reaches `deadline`, so that an outer loop
+    /// needs no timer of its own. The loop calls this before a [`flush`](Driver::flush), with its next deadline or `None`.
+    ///
+    /// It may become readable earlier, so a driver need not change a deadline that is armed and not later than this one. Then it
+    /// makes no system call. Returns false, without any effect, if the driver cannot do this, as the default does: the outer
+    /// loop then waits no longer than until [`EventLoop::next_deadline`](crate::EventLoop::next_deadline).
+    fn arm_deadline(&mut self, deadline: Option<Instant>) -> bool {
+        let _ = deadline;
+        false
+    }
+
     /// A handle that ends a blocking [`poll`](Driver::poll) from any thread.
     fn notifier(&self) -> Arc<dyn Notify>;
 

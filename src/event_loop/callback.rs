@@ -45,6 +45,7 @@ impl LoopCore {
         let handle = Handle::new(&callback);
         if !self.is_closed() {
             self.ready.push(Ready::Call(callback));
+            self.queued();
         }
         handle
     }

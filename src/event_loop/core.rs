@@ -1,8 +1,7 @@
 //! `LoopCore`: the state of one loop.
 //!
 //! `EventLoop` owns it; streams, timers and tasks hold an `Rc`, and code that runs inside the loop finds it through a
-//! thread-local. The thread-local is a raw pointer without a destructor, so that a loop stored in another thread-local
-//! still works while the thread exits.
+//! thread-local: see `current.rs`.
 //!
 //! Rule of this crate: no foreign code (wakers, destructors, callbacks) runs while one of these cells is borrowed.
 
@@ -27,6 +26,7 @@ use crate::driver::{
 };
 use crate::event_loop::builder::Settings;
 use crate::event_loop::exception::Exception;
+use crate::event_loop::host::Host;
 use crate::event_loop::inbox::Inbox;
 use crate::event_loop::loop_id::{LoopId, Registration};
 use crate::event_loop::park::Parker;
@@ -35,7 +35,6 @@ use crate::event_loop::task_list::TaskList;
 use crate::event_loop::timers::{Action, TimerId, Timers};
 use crate::inflight::OpTable;
 use crate::inflight::watch::Watcher;
-use crate::on_drop::OnDrop;
 use crate::peer::{PeerEvent, PeerLink};
 use crate::sys::{self, Fd, SplicePipe};
 use crate::task::{Cleanups, DropScope, Leftovers, RawTask, RemoteWake, TaskId, Unclaimed, UnreadCounts};
@@ -109,6 +108,12 @@ pub(crate) struct LoopCore {
     /// Empty pipes, kept for the next splice.
     pub(crate) splice_pipes: RefCell<Vec<SplicePipe>>,
     pub(crate) exception_handler: RefCell<Option<ExceptionHandler>>,
+    /// The outer loop that this one is embedded in, if it wants to be woken.
+    pub(crate) host: Host,
+    /// Whether the last flush armed the next deadline in the kernel.
+    pub(super) arms_deadlines: Cell<bool>,
+    /// Whether `EventLoop::enter` was called.
+    pub(super) was_entered: Cell<bool>,
     pub(crate) counters: LoopCounters,
     pub(crate) times: LoopTimes,
     /// What the console measures.
@@ -151,11 +156,6 @@ pub(crate) struct LoopCore {
 
 pub(crate) type ExceptionHandler = Rc<dyn Fn(&Exception)>;
 
-thread_local! {
-    /// The loop that this thread is running, or null. `Entered` keeps the loop alive while the pointer is set.
-    static CURRENT: Cell<*const LoopCore> = const { Cell::new(ptr::null()) };
-}
-
 impl LoopCore {
     pub(crate) fn new(driver: Box<dyn Driver>, settings: Settings) -> Rc<LoopCore> {
         let has_virtual_clock = driver.has_virtual_clock();
@@ -191,6 +191,9 @@ impl LoopCore {
             signals: RefCell::default(),
             splice_pipes: RefCell::default(),
             exception_handler: RefCell::default(),
+            host: Host::default(),
+            arms_deadlines: Cell::new(false),
+            was_entered: Cell::new(false),
             counters: LoopCounters::default(),
             times: LoopTimes::new(driver.now()),
             parker: Parker::new(&settings, has_virtual_clock),
@@ -218,34 +221,6 @@ impl LoopCore {
         })
     }
 
-    // The current loop.
-
-    /// The loop that this thread is running.
-    #[inline]
-    pub(crate) fn try_current<'a>() -> Option<&'a LoopCore> {
-        // SAFETY: `Entered` keeps the loop alive while the pointer is set, and resets the pointer before it drops its
-        // `Rc`. The reference does not outlive the call into user code during which the loop is entered: every caller
-        // in this crate uses it at once, or within that call.
-        unsafe { CURRENT.get().as_ref() }
-    }
-
-    /// As `try_current`, for functions that need a loop: panics with the name of the `call` if there is none.
-    #[track_caller]
-    pub(crate) fn current<'a>(call: &str) -> &'a LoopCore {
-        match LoopCore::try_current() {
-            Some(core) => core,
-            None => panic!(
-                "windlass: `{call}` was called outside of an event loop: call it inside `windlass::run`, or from another thread through a `LoopHandle`"
-            ),
-        }
-    }
-
-    /// Whether this is the thread's current loop.
-    #[inline]
-    pub(crate) fn is_current(&self) -> bool {
-        ptr::eq(CURRENT.get(), self)
-    }
-
     #[inline]
     pub(crate) fn id(&self) -> LoopId {
         self.registration.id
@@ -253,39 +228,6 @@ impl LoopCore {
 
     pub(crate) fn rc(&self) -> Rc<LoopCore> {
         self.this.upgrade().expect("a borrowed loop is alive")
-    }
-
-    /// Makes this the thread's current loop until the guard is dropped.
-    pub(crate) fn enter(&self) -> Entered {
-        let core = self.rc();
-        let outer = CURRENT.replace(&raw const *core);
-        Entered {
-            core,
-            outer,
-            is_run: false,
-        }
-    }
-
-    /// Enters the loop in order to run it. An error if a loop is running on this thread already.
-    pub(crate) fn enter_to_run(&self) -> io::Result<Entered> {
-        if self.is_forked() {
-            return Err(crate::error::forked_error());
-        }
-        // In a forked child, the current loop may be the parent's, which does not run here.
-        if LoopCore::try_current().is_some_and(|current| !current.is_forked()) {
-            return Err(io::Error::other(
-                "an event loop is already running on this thread: spawn a task instead, or use another thread",
-            ));
-        }
-        if self.is_closed() {
-            return Err(crate::error::LoopClosed.into());
-        }
-        // An embedding loop may have put this one to sleep with `flush`. From here on, senders need not notify.
-        self.inbox.wake_up();
-        self.begin_run();
-        let mut entered = self.enter();
-        entered.is_run = true;
-        Ok(entered)
     }
 
     /// Stops a virtual clock until the hold is dropped, on any thread. `None` if the clock is real.
@@ -314,13 +256,6 @@ impl LoopCore {
     /// Whether the driver runs jobs itself.
     pub(crate) fn takes_jobs(&self) -> bool {
         self.takes_jobs.get() == Some(true)
-    }
-
-    /// Runs `call` as if this thread were running no loop.
-    pub(crate) fn outside<R>(call: impl FnOnce() -> R) -> R {
-        let outer = CURRENT.replace(ptr::null());
-        let _restore = OnDrop(|| CURRENT.set(outer));
-        call()
     }
 
     // Forks.
@@ -364,7 +299,26 @@ impl LoopCore {
     }
 
     pub(crate) fn add_timer(&self, when: Instant, action: Action) -> TimerId {
+        if self.has_unaware_host() {
+            return self.add_timer_hosted(when, action);
+        }
         self.timers.borrow_mut().add(self.times.recent(), when, action)
+    }
+
+    /// As `add_timer`, between turns: wakes the outer loop if the timer is due before all others.
+    #[cold]
+    fn add_timer_hosted(&self, when: Instant, action: Action) -> TimerId {
+        // The loop's recent time may be that of a turn long ago.
+        let now = self.now();
+        let mut timers = self.timers.borrow_mut();
+        let before = timers.next_wake();
+        let id = timers.add(now, when, action);
+        let is_first = timers.next_wake() != before;
+        drop(timers);
+        if is_first {
+            self.queued();
+        }
+        id
     }
 
     pub(crate) fn cancel_timer(&self, id: TimerId) {
@@ -573,23 +527,5 @@ impl ClockHold {
 impl Drop for ClockHold {
     fn drop(&mut self) {
         drop(self.0.send(RemoteEvent::ReleaseClock));
-    }
-}
-
-/// While this guard lives, its loop is the thread's current loop.
-pub(crate) struct Entered {
-    core: Rc<LoopCore>,
-    outer: *const LoopCore,
-    /// Entered in order to run the loop.
-    is_run: bool,
-}
-
-impl Drop for Entered {
-    fn drop(&mut self) {
-        debug_assert!(ptr::eq(CURRENT.get(), &raw const *self.core));
-        CURRENT.set(self.outer);
-        if self.is_run {
-            self.core.end_run();
-        }
     }
 }

@@ -4,9 +4,11 @@ pub(crate) mod builder;
 mod busy_poll;
 pub(crate) mod callback;
 pub(crate) mod core;
+pub(crate) mod current;
 mod embed;
 pub(crate) mod exception;
 pub(crate) mod handle;
+pub(crate) mod host;
 pub(crate) mod inbox;
 pub(crate) mod loop_id;
 mod park;
@@ -30,6 +32,7 @@ use crate::driver::Description;
 use crate::event_loop::builder::Builder;
 use crate::event_loop::callback::{Handle, TimerHandle};
 use crate::event_loop::core::LoopCore;
+use crate::event_loop::current::Kind;
 use crate::event_loop::exception::Exception;
 use crate::event_loop::handle::LoopHandle;
 use crate::on_drop::OnDrop;
@@ -85,7 +88,7 @@ impl EventLoop {
     /// Most programs use [`run_until_complete`](EventLoop::run_until_complete). Fails if a loop is already running on
     /// this thread, or if the driver fails.
     pub fn turn(&self) -> io::Result<()> {
-        let _entered = self.core.enter_to_run()?;
+        let _entered = self.core.enter_to_run(Kind::Run)?;
         self.turn_once(LoopCore::next_wait)
     }
 
@@ -103,7 +106,7 @@ impl EventLoop {
     /// ```
     #[track_caller]
     pub fn run_until_complete<F: Future>(&self, future: F) -> io::Result<F::Output> {
-        let _entered = self.core.enter_to_run()?;
+        let _entered = self.core.enter_to_run(Kind::Run)?;
         let name = Some("main".into());
         // SAFETY: the guard ends the task before this function returns or unwinds, so the future's borrows outlive it;
         // the output is taken, or dropped with the handle, here too.
@@ -143,7 +146,7 @@ impl EventLoop {
 
     /// Runs the loop until [`stop`](EventLoop::stop) is called. Fails as [`turn`](EventLoop::turn).
     pub fn run_forever(&self) -> io::Result<()> {
-        let _entered = self.core.enter_to_run()?;
+        let _entered = self.core.enter_to_run(Kind::Run)?;
         loop {
             self.turn_once(LoopCore::next_wait)?;
             if self.core.stopping.replace(false) {

@@ -7,6 +7,7 @@ use crate::blocking::Shutdown;
 use crate::driver::{Closed, OpResult, Wait};
 use crate::event_loop::EventLoop;
 use crate::event_loop::core::{LoopCore, RemoteEvent};
+use crate::event_loop::current::Kind;
 use crate::event_loop::exception::{Exception, guard, report};
 use crate::task::{RawTask, report_totals};
 
@@ -26,7 +27,9 @@ impl EventLoop {
     /// Cancels every task and runs the loop until their `on_cancel` cleanups have finished.
     fn clean_up(&self) {
         // Inside another loop this one cannot run. `close` then drops the cleanups, which reports each of them.
-        let Ok(_entered) = self.core.enter_to_run() else { return };
+        let Ok(_entered) = self.core.enter_to_run(Kind::Run) else {
+            return;
+        };
         self.core.report_pending_tasks();
         self.core.cancel_each(|task| !task.is_cleanup());
         while self.core.cleanups.running.get() > 0 {
@@ -58,7 +61,7 @@ impl LoopCore {
             return;
         }
         self.probe.loop_closed();
-        let _entered = self.enter();
+        let _current = self.make_current();
         match self.is_forked() {
             true => {
                 self.abandon_driver();
@@ -94,6 +97,8 @@ impl LoopCore {
         // The handler may hold streams, which hold this loop.
         let handler = self.exception_handler.take();
         guard("the exception handler's destructor", || drop(handler));
+        let host = self.host.replace(None);
+        guard("the destructor of the outer loop's waker", || drop(host));
     }
 
     /// Drops tasks, callbacks and streams. Destructors of tasks may end other tasks but cannot add one: a closed loop

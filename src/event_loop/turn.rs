@@ -173,13 +173,18 @@ impl LoopCore {
 
     /// Delivers completions while the loop is not running, so that a stream dropped outside of it closes at once.
     pub(crate) fn pump(&self) {
-        if self.is_current() || self.is_closed() {
+        if self.is_running_here() || self.is_closed() {
             return;
         }
-        let _entered = self.enter();
-        // A persistent error occurs again, and is returned, when the loop runs.
-        if let Ok(completed) = self.drive(Wait::No) {
-            self.complete_and_collect(completed);
+        {
+            let _current = self.make_current();
+            // A persistent error occurs again, and is returned, when the loop runs.
+            if let Ok(completed) = self.drive(Wait::No) {
+                self.complete_and_collect(completed);
+            }
+        }
+        if !self.ready.is_empty() {
+            self.queued();
         }
     }
 }

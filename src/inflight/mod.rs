@@ -174,6 +174,8 @@ impl LoopCore {
                 slot.set_flag(HAS_WAKER);
             }
             drop(old);
+            // Between turns the poller is not a task of the loop, so its wait for a new operation begins here.
+            self.queued();
         }
         is_in_flight()
     }

@@ -92,7 +92,10 @@ impl LoopCore {
             false => Executor::Driver,
         };
         let taken_back = match executor {
-            Executor::Driver => return self.driver().cancel(id, slot.op()),
+            Executor::Driver => {
+                self.driver().cancel(id, slot.op());
+                return self.queued();
+            }
             Executor::Pool(job) => {
                 let taken_back = self.files.take_back(job);
                 if !taken_back {

@@ -146,7 +146,7 @@ impl LoopCore {
     /// Ends a watcher that was removed from the table: now, or, if its task is being polled, when that poll returns.
     /// User code inside the poll, such as the callback or a tracing subscriber, may remove the watcher.
     fn end_watcher(&self, Watcher { slot, task }: Watcher) {
-        let _entered = self.enter();
+        let _current = self.make_current();
         slot.empty();
         task.raw().cancel_now(self);
     }

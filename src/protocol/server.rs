@@ -248,7 +248,7 @@ impl ServerState {
         }
         self.sockets_closing.set(true);
         let state = self.clone();
-        let _entered = self.core.enter();
+        let _current = self.core.make_current();
         spawn(async move {
             for task in tasks {
                 let _ = task.await;

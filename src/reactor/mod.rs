@@ -16,8 +16,17 @@
 //!
 //! `unix` and `windows` supply the platform's part: `Source`, a registration, with `arm` and `disarm` where
 //! `NEEDS_ARMING` is true (events are one-shot); `Pipes`, for pipes without readiness; `describe`, `descriptor`,
-//! `SHORT_MEANS_DRAINED` and `SPARE_BITS`.
+//! `SHORT_MEANS_DRAINED` and `SPARE_BITS`. `deadline` is the platform's timer for embedded loops.
 
+#[cfg(all(feature = "reactor", unix, not(target_os = "linux")))]
+#[path = "deadline_kqueue.rs"]
+mod deadline;
+#[cfg(all(feature = "reactor", windows))]
+#[path = "deadline_none.rs"]
+mod deadline;
+#[cfg(all(feature = "reactor", target_os = "linux"))]
+#[path = "deadline_timerfd.rs"]
+mod deadline;
 #[cfg(feature = "reactor")]
 mod fd_table;
 #[cfg(feature = "reactor")]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use mio::event::Event;
 use mio::{Events, Poll, Token, Waker};
 
+use super::deadline::DeadlineTimer;
 use super::fd_table::{FdTable, Side};
 use super::os::{self, Pipes, Source};
 use super::sleep;
@@ -29,11 +30,17 @@ const MAX_EVENTS: usize = 32;
 /// The token of the notifier. No descriptor has it: their numbers are smaller.
 const NOTIFIED: Token = Token(usize::MAX);
 
+/// The token of the deadline's timer; likewise.
+const DEADLINE: Token = Token(usize::MAX - 1);
+
 pub(crate) struct Reactor {
     poll: Poll,
     /// Empty while they are handled.
     events: Events,
     notifier: Arc<Notifier>,
+    deadline_timer: DeadlineTimer,
+    /// What the timer is set to, until it fires.
+    armed_deadline: Option<Instant>,
     throttle: PollThrottle,
     /// The last poll returned as many events as fit: there may be more.
     may_have_more: bool,
@@ -54,6 +61,8 @@ impl Reactor {
         Ok(Reactor {
             poll,
             events: Events::with_capacity(MAX_EVENTS),
+            deadline_timer: DeadlineTimer::default(),
+            armed_deadline: None,
             throttle: PollThrottle::new(),
             may_have_more: false,
             reason: reason.to_owned(),
@@ -248,6 +257,10 @@ impl Reactor {
             return;
         }
         let Some((fd, state)) = self.fds.current(event.token()) else {
+            if event.token() == DEADLINE {
+                self.armed_deadline = None;
+                return;
+            }
             self.counters.stale_events += 1;
             return;
         };
@@ -525,7 +538,20 @@ unsafe impl Driver for Reactor {
     }
 
     fn descriptor(&mut self) -> io::Result<Fd> {
+        self.deadline_timer.open(&self.poll, DEADLINE)?;
         os::descriptor(&self.poll)
+    }
+
+    fn arm_deadline(&mut self, deadline: Option<Instant>) -> bool {
+        let Some(deadline) = deadline else {
+            return self.deadline_timer.is_open();
+        };
+        if self.armed_deadline.is_some_and(|armed| armed <= deadline) {
+            return true;
+        }
+        let is_set = self.deadline_timer.set(&self.poll, DEADLINE, deadline);
+        self.armed_deadline = is_set.then_some(deadline);
+        is_set
     }
 
     fn notifier(&self) -> Arc<dyn Notify> {

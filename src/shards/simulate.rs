@@ -219,7 +219,7 @@ where
     }
     let main = {
         // The pool's sockets are made by a loop, and belong to none.
-        let _entered = loops[0].core().enter();
+        let _current = loops[0].core().make_current();
         Rc::new(setup(&pool)?)
     };
     let stops_on_signals = pool.settings.stops_on_signals;

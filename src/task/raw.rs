@@ -473,8 +473,21 @@ impl RawTask {
     /// Schedules a poll, unless one is scheduled or the task is done. The caller holds a reference. Any thread.
     #[inline]
     fn schedule(self) {
-        match LoopCore::try_current() {
+        match LoopCore::try_running() {
             Some(core) if self.is_of(core) => self.make_ready(core),
+            _ => self.schedule_from_outside(),
+        }
+    }
+
+    /// Schedules a poll from another thread, or between turns of the loop.
+    #[inline(never)]
+    fn schedule_from_outside(self) {
+        match LoopCore::try_entered() {
+            Some(core) if self.is_of(core) => {
+                self.make_ready(core);
+                core.queued();
+            }
+            // If the loop is not running, this also notifies an outer event loop that drives it.
             _ => self.send_remote_wake(),
         }
     }
@@ -490,10 +503,9 @@ impl RawTask {
     #[inline]
     pub(crate) fn schedule_on(self, core: &LoopCore) {
         let span = self.header().span.id();
-        match core.is_current() {
+        match core.is_running_here() {
             true => self.make_ready(core),
-            // The loop is not running: this also notifies an outer event loop that drives it.
-            false => self.send_remote_wake(),
+            false => self.schedule_from_outside(),
         }
         span.woken();
     }
@@ -503,7 +515,10 @@ impl RawTask {
     fn start(self, core: &LoopCore) {
         match core.is_closed() {
             true => self.cancel_now(core),
-            false => self.make_ready(core),
+            false => {
+                self.make_ready(core);
+                core.queued();
+            }
         }
     }
 

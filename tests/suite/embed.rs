@@ -252,6 +252,85 @@ fn timers_fire_on_time_without_busy_waiting() {
     });
 }
 
+/// The outer loop has no timeout: timers and ready tasks make the descriptor readable.
+#[test]
+fn timers_and_ready_tasks_make_the_descriptor_readable() {
+    in_every_way(|case, way| {
+        let event_loop = case.event_loop();
+        let outer = Outer::new(&event_loop, way);
+        let wait_and_turn = || {
+            event_loop.flush().expect("flush");
+            assert!(event_loop.arms_deadlines());
+            assert!(outer.wait(TOO_LONG), "{way:?}: the outer loop was not woken");
+            event_loop.turn_nowait().expect("a turn");
+        };
+        let run = |at_most: usize, is_done: &dyn Fn() -> bool| {
+            let mut waits = 0;
+            while !is_done() {
+                wait_and_turn();
+                waits += 1;
+                assert!(waits <= at_most || case.has_quirks(), "{way:?}: {waits} waits");
+            }
+        };
+        // A turn leaves ready tasks behind.
+        let yielding = event_loop.spawn(turns(5));
+        run(7, &|| yielding.is_finished());
+        for micros in [0, 100, 900, 5_000] {
+            let nap = event_loop.spawn(sleep(Duration::from_micros(micros)));
+            // The spawn, the deadline, the end of the task; io_uring also reports that the notification was read.
+            run(6, &|| nap.is_finished());
+        }
+        // Each deadline is earlier than the one that is armed.
+        let naps: Vec<_> = [30_000, 20_000, 10_000, 1]
+            .map(|micros| {
+                let nap = event_loop.spawn(sleep(Duration::from_micros(micros)));
+                event_loop.turn_nowait().expect("a turn");
+                event_loop.flush().expect("flush");
+                nap
+            })
+            .into();
+        run(16, &|| naps.iter().all(|nap| nap.is_finished()));
+        outer.assert_idle();
+        // A deadline that moves on is reached in the end, and one that is cancelled costs one wake-up at most.
+        let moving = event_loop.spawn(async {
+            for _ in 0..50 {
+                let _ = windlass::time::timeout(Duration::from_millis(20), turns(3)).await;
+            }
+            sleep(Duration::from_millis(5)).await;
+        });
+        run(250, &|| moving.is_finished());
+        let cancelled = event_loop.call_later(Duration::from_millis(3), || {});
+        event_loop.flush().expect("flush");
+        cancelled.cancel();
+        run(3, &|| is_readable(outer.ours, Duration::from_millis(20)));
+        event_loop.turn_nowait().expect("a turn");
+        outer.assert_idle();
+    });
+}
+
+#[test]
+fn a_deadline_that_has_not_changed_costs_no_system_call() {
+    on_every_kernel_driver(|case| {
+        let event_loop = case.event_loop();
+        let outer = Outer::new(&event_loop, Way::Poll);
+        outer.assert_idle();
+        if case.has_quirks() || is_interrupted() {
+            return;
+        }
+        let timer = event_loop.call_later(Duration::from_secs(3600), || {});
+        event_loop.flush().expect("flush");
+        let before = event_loop.counters().driver;
+        let later = event_loop.call_later(Duration::from_secs(7200), || {});
+        for _ in 0..10 {
+            event_loop.flush().expect("flush");
+        }
+        let after = event_loop.counters().driver;
+        assert_eq!((after.enters, after.submissions), (before.enters, before.submissions));
+        timer.cancel();
+        later.cancel();
+    });
+}
+
 /// The other thread calls before the flush, between the flush and the wait, or during the wait.
 #[test]
 fn a_call_from_another_thread_wakes_the_outer_loop() {

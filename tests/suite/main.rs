@@ -47,6 +47,7 @@ mod edge_cases;
 mod embed;
 #[cfg(unix)]
 mod endpoints;
+mod enter;
 mod event_loop;
 #[cfg(target_os = "linux")]
 mod faults;

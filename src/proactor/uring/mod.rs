@@ -16,6 +16,7 @@
 //!   until every operation has completed before it drops the driver.
 
 mod buffers;
+mod deadline;
 mod notify;
 mod setup;
 mod submit;
@@ -29,6 +30,7 @@ use std::time::Duration;
 use io_uring::{EnterFlags, IoUring, squeue, types};
 
 use self::buffers::BufferRing;
+use self::deadline::DeadlineTimer;
 use self::notify::{EventFd, Notifier};
 use crate::driver::op::{Direction, FileOp, Medium, Op};
 use crate::driver::{
@@ -46,6 +48,10 @@ const DRIVER_INDEX: u32 = OpId::MAX_INDEX;
 const NOTIFY_READ: OpId = OpId::new(DRIVER_INDEX, 0);
 /// A cancel request; not the operation that it cancels.
 const CANCEL: OpId = OpId::new(DRIVER_INDEX, 1);
+/// The timeout that signals the outer loop at the next deadline.
+const DEADLINE: OpId = OpId::new(DRIVER_INDEX, 2);
+/// A change of that timeout.
+const DEADLINE_UPDATE: OpId = OpId::new(DRIVER_INDEX, 3);
 
 pub(crate) struct Uring {
     ring: IoUring,
@@ -57,6 +63,7 @@ pub(crate) struct Uring {
     eventfd_count: Box<u64>,
     /// Whether the read of the eventfd is in flight.
     eventfd_armed: bool,
+    deadline: DeadlineTimer,
     /// Whether a `Readiness` operation was ever started.
     watches_foreign: bool,
     features: setup::Features,
@@ -74,6 +81,7 @@ impl Uring {
             notifier: Arc::new(Notifier::new()?),
             eventfd_count: Box::new(0),
             eventfd_armed: false,
+            deadline: DeadlineTimer::default(),
             watches_foreign: false,
             features,
             reason: reason.to_owned(),
@@ -228,8 +236,13 @@ impl Uring {
         for entry in completion {
             let (id, res) = (OpId::from_u64(entry.user_data()), entry.result());
             if id.is_reserved() {
-                self.eventfd_armed &= id != NOTIFY_READ;
-                self.counters.late_cancels += u64::from(res == -libc::ENOENT || res == -libc::EALREADY);
+                match id {
+                    NOTIFY_READ => self.eventfd_armed = false,
+                    DEADLINE => self.deadline.fired(),
+                    // A change that came too late: the timeout has fired.
+                    DEADLINE_UPDATE => {}
+                    _ => self.counters.late_cancels += u64::from(res == -libc::ENOENT || res == -libc::EALREADY),
+                }
                 continue;
             }
             no_buffer += u64::from(res == -libc::ENOBUFS);
@@ -449,6 +462,17 @@ unsafe impl Driver for Uring {
         let number = self.notifier.outer.get_or_init(|| outer).number();
         self.notify_outer_loop();
         Ok(number)
+    }
+
+    fn arm_deadline(&mut self, deadline: Option<Instant>) -> bool {
+        // Without an outer loop there is nothing to signal.
+        if self.notifier.outer.get().is_none() {
+            return false;
+        }
+        if let Some(entry) = deadline.and_then(|deadline| self.deadline.set(deadline, self.features.skip_success)) {
+            self.push(entry);
+        }
+        true
     }
 
     fn notifier(&self) -> Arc<dyn Notify> {

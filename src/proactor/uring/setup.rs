@@ -20,6 +20,8 @@ pub(super) struct Features {
     pub(super) absolute_timeout: bool,
     /// 6.15: a thread blocked in the ring is not accounted as waiting for a disk (iowait).
     pub(super) no_iowait: bool,
+    /// 5.17: an operation can post no completion if it succeeds.
+    pub(super) skip_success: bool,
     /// 5.19: provided-buffer rings, and receives that poll the socket before their first attempt.
     pub(super) buffer_ring: bool,
     /// 5.11 to 5.15: rename, unlink, link, symlink, mkdir.
@@ -36,6 +38,7 @@ impl Features {
             (self.taskrun_flag, "TASKRUN_FLAG"),
             (self.absolute_timeout, "ABS_TIMER"),
             (self.no_iowait, "NO_IOWAIT"),
+            (self.skip_success, "CQE_SKIP"),
             (self.buffer_ring, "buffer ring"),
             (self.buffer_ring, "poll first"),
             (self.paths, "paths"),
@@ -100,6 +103,7 @@ pub(super) fn open(settings: &Settings) -> io::Result<(IoUring, Features)> {
         // Absolute timeouts have no feature bit of their own; MIN_TIMEOUT came with the same version.
         absolute_timeout: params.is_feature_min_timeout(),
         no_iowait: params.is_feature_no_iowait(),
+        skip_success: params.is_feature_skip_cqe_on_success(),
         // Likewise: the SOCKET opcode came with the same version as these two. Whether a buffer ring can really be
         // registered shows at the first managed read.
         buffer_ring: probe.is_supported(opcode::Socket::CODE),

@@ -249,6 +249,10 @@ unsafe impl Driver for QuirkyDriver {
         self.inner.descriptor()
     }
 
+    fn arm_deadline(&mut self, deadline: Option<Instant>) -> bool {
+        self.inner.arm_deadline(deadline)
+    }
+
     fn notifier(&self) -> Arc<dyn Notify> {
         self.inner.notifier()
     }
