@@ -154,9 +154,15 @@ impl Connector {
             if let Some(tls) = tls {
                 let stream = tls.connect(host, stream).await?;
                 let is_h2 = stream.alpn_protocol().is_some_and(|protocol| protocol == b"h2");
-                return Ok(Connection { transport: Transport::Tls(Bridge::new(stream).into_send()), is_h2 });
+                return Ok(Connection {
+                    transport: Transport::Tls(Bridge::new(stream).into_send()),
+                    is_h2,
+                });
             }
-            Ok(Connection { transport: Transport::Tcp(Bridge::new(stream).into_send()), is_h2: false })
+            Ok(Connection {
+                transport: Transport::Tcp(Bridge::new(stream).into_send()),
+                is_h2: false,
+            })
         };
         match timeout(self.connect_timeout, connect).await {
             Ok(connected) => connected,
@@ -175,7 +181,9 @@ pub(crate) fn webpki_config() -> ClientConfig {
     ClientConfig::builder_with_provider(ring::default_provider().into())
         .with_safe_default_protocol_versions()
         .expect("ring supports the default versions of TLS")
-        .with_root_certificates(RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() })
+        .with_root_certificates(RootCertStore {
+            roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
+        })
         .with_no_client_auth()
 }
 
@@ -195,7 +203,9 @@ impl Service<Uri> for Connector {
 
 impl fmt::Debug for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connector").field("connect_timeout", &self.connect_timeout).finish_non_exhaustive()
+        f.debug_struct("Connector")
+            .field("connect_timeout", &self.connect_timeout)
+            .finish_non_exhaustive()
     }
 }
 
@@ -265,6 +275,8 @@ impl Write for Connection {
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").field("is_h2", &self.is_h2).finish_non_exhaustive()
+        f.debug_struct("Connection")
+            .field("is_h2", &self.is_h2)
+            .finish_non_exhaustive()
     }
 }

@@ -18,7 +18,8 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::header::{
-    ACCEPT_RANGES, ALLOW, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, IF_MODIFIED_SINCE, IF_RANGE, LAST_MODIFIED, RANGE,
+    ACCEPT_RANGES, ALLOW, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, IF_MODIFIED_SINCE, IF_RANGE, LAST_MODIFIED,
+    RANGE,
 };
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::{Body as HttpBody, Frame, SizeHint};
@@ -42,12 +43,16 @@ pub struct Dir {
 impl Dir {
     /// The files below `root`.
     pub fn new(root: impl Into<PathBuf>) -> Dir {
-        Dir { root: root.into().into() }
+        Dir {
+            root: root.into().into(),
+        }
     }
 
     /// Percent-decodes a request's path and appends it to the root. `None` if it would leave it.
     fn path_of(&self, path: &str) -> Option<PathBuf> {
-        let decoded = percent_encoding::percent_decode_str(path.trim_start_matches('/')).decode_utf8().ok()?;
+        let decoded = percent_encoding::percent_decode_str(path.trim_start_matches('/'))
+            .decode_utf8()
+            .ok()?;
         let relative = Path::new(&*decoded);
         let is_inside = relative.components().all(|part| match part {
             // On Windows, `c:` and reserved names would be reached by a path that is one component.
@@ -75,17 +80,24 @@ impl<B> Service<Request<B>> for Dir {
             let Some(mut path) = path else {
                 return Ok(empty(StatusCode::NOT_FOUND));
             };
-            if windlass::fs::metadata(&path).await.is_ok_and(|metadata| metadata.is_dir()) {
+            if windlass::fs::metadata(&path)
+                .await
+                .is_ok_and(|metadata| metadata.is_dir())
+            {
                 path.push("index.html");
             }
-            Ok(send(path, &parts.method, &parts.headers).await.unwrap_or_else(|error| empty(status_of(&error))))
+            Ok(send(path, &parts.method, &parts.headers)
+                .await
+                .unwrap_or_else(|error| empty(status_of(&error))))
         }))
     }
 }
 
 fn status_of(error: &io::Error) -> StatusCode {
     match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidFilename => StatusCode::NOT_FOUND,
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidFilename => {
+            StatusCode::NOT_FOUND
+        }
         io::ErrorKind::PermissionDenied => StatusCode::FORBIDDEN,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
@@ -121,7 +133,9 @@ pub fn response(
 async fn send(path: PathBuf, method: &Method, headers: &HeaderMap) -> io::Result<Response<Body>> {
     if method != Method::GET && method != Method::HEAD {
         let mut refused = empty(StatusCode::METHOD_NOT_ALLOWED);
-        refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        refused
+            .headers_mut()
+            .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return Ok(refused);
     }
     let file = File::open(&path).await?;
@@ -138,7 +152,9 @@ async fn send(path: PathBuf, method: &Method, headers: &HeaderMap) -> io::Result
     // Ranges apply to GET only; with `if-range`, only to the same version of the file.
     let is_current = !headers.contains_key(IF_RANGE) || modified.is_some() && date(headers, IF_RANGE) == modified;
     let range = headers.get(RANGE).filter(|_| method == Method::GET && is_current);
-    let wanted = range.and_then(|range| range.to_str().ok()).map(|range| parse_range(range, len));
+    let wanted = range
+        .and_then(|range| range.to_str().ok())
+        .map(|range| parse_range(range, len));
     let (status, begin, end) = match wanted {
         None | Some(Range::Unclear) => (StatusCode::OK, 0, len),
         Some(Range::Part(begin, end)) => (StatusCode::PARTIAL_CONTENT, begin, end),
@@ -146,7 +162,11 @@ async fn send(path: PathBuf, method: &Method, headers: &HeaderMap) -> io::Result
     };
     let body = match status == StatusCode::RANGE_NOT_SATISFIABLE || method == Method::HEAD || begin == end {
         true => Body::default(),
-        false => Body { reading: Some(read(file, begin, end - begin)), at: begin, left: end - begin },
+        false => Body {
+            reading: Some(read(file, begin, end - begin)),
+            at: begin,
+            left: end - begin,
+        },
     };
     let mut response = Response::new(body);
     *response.status_mut() = status;
@@ -211,11 +231,18 @@ fn parse_range(range: &str, len: u64) -> Range {
         (Err(_), Ok(count)) if first.trim().is_empty() => (len.saturating_sub(count), len),
         _ => return Range::Unclear,
     };
-    if begin < end { Range::Part(begin, end) } else { Range::Outside }
+    if begin < end {
+        Range::Part(begin, end)
+    } else {
+        Range::Outside
+    }
 }
 
 fn type_of(path: &Path) -> &'static str {
-    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    let extension = path
+        .extension()
+        .and_then(|extension| extension.to_str())
+        .unwrap_or_default();
     match &*extension.to_ascii_lowercase() {
         "html" | "htm" => "text/html; charset=utf-8",
         "css" => "text/css; charset=utf-8",
@@ -320,7 +347,15 @@ mod tests {
             assert_eq!(parse_range(outside, 10), Range::Outside, "{outside}");
         }
         assert_eq!(parse_range("bytes=0-", 0), Range::Outside);
-        for unclear in ["bytes=2-1", "bytes=0-1,3-4", "lines=0-1", "bytes=", "bytes=-", "bytes=a-b", ""] {
+        for unclear in [
+            "bytes=2-1",
+            "bytes=0-1,3-4",
+            "lines=0-1",
+            "bytes=",
+            "bytes=-",
+            "bytes=a-b",
+            "",
+        ] {
             assert_eq!(parse_range(unclear, 10), Range::Unclear, "{unclear}");
         }
     }
@@ -331,7 +366,15 @@ mod tests {
         assert_eq!(dir.path_of("/a/b%20c.txt"), Some("root/a/b c.txt".into()));
         assert_eq!(dir.path_of("/"), Some("root/".into()));
         assert_eq!(dir.path_of("/./a"), Some("root/./a".into()));
-        for outside in ["/../a", "/a/../../b", "/%2e%2e/a", "/a/%2E%2E/%2e%2e/b", "/%2Fetc/passwd", "/a%00b", "/%ff"] {
+        for outside in [
+            "/../a",
+            "/a/../../b",
+            "/%2e%2e/a",
+            "/a/%2E%2E/%2e%2e/b",
+            "/%2Fetc/passwd",
+            "/a%00b",
+            "/%ff",
+        ] {
             assert_eq!(dir.path_of(outside), None, "{outside}");
         }
         assert_eq!(dir.path_of("//etc/passwd"), Some("root/etc/passwd".into()));

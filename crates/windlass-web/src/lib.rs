@@ -42,13 +42,13 @@
 //!
 //! `tokio::sync` works, as it needs no runtime.
 
+mod app;
 #[cfg(feature = "client")]
 pub mod client;
 #[cfg(feature = "files")]
 pub mod files;
 #[cfg(feature = "grpc")]
 pub mod grpc;
-mod app;
 mod listener;
 mod server;
 pub mod timeout;

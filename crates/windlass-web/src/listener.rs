@@ -60,6 +60,10 @@ impl Listener for windlass::net::UnixListener {
     type Stream = windlass::net::UnixStream;
 
     async fn accept(&mut self) -> Option<io::Result<(windlass::net::UnixStream, Option<SocketAddr>)>> {
-        Some(windlass::net::UnixListener::accept(self).await.map(|accepted| (accepted.0, None)))
+        Some(
+            windlass::net::UnixListener::accept(self)
+                .await
+                .map(|accepted| (accepted.0, None)),
+        )
     }
 }

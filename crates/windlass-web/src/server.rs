@@ -28,7 +28,6 @@ use windlass::signal::ShutdownSignal;
 use windlass::task::{CancelToken, Either, JoinSet, TaskLocal, select};
 use windlass::time::{sleep, timeout};
 
-
 use crate::{App, BoxError, Listener, Stream};
 
 /// The pause after an error of `accept`: a lasting error must not use a whole core.
@@ -126,6 +125,9 @@ pub fn stopping() -> impl Future<Output = ()> + Send + Sync + Unpin + 'static {
     })
 }
 
+type AddInfo = Arc<dyn Fn(SocketAddr, &mut Extensions) + Send + Sync>;
+type Report = Arc<dyn Fn(&BoxError, Option<SocketAddr>) + Send + Sync>;
+
 /// Settings of a server. Cloning it copies them: one value can serve several listeners and shards.
 ///
 /// ```no_run
@@ -152,8 +154,8 @@ pub struct Server {
     http: auto::Builder<Executor>,
     #[cfg(feature = "tls")]
     tls: Option<windlass::tls::TlsAcceptor>,
-    connect_info: Option<Arc<dyn Fn(SocketAddr, &mut Extensions) + Send + Sync>>,
-    on_error: Option<Arc<dyn Fn(&BoxError, Option<SocketAddr>) + Send + Sync>>,
+    connect_info: Option<AddInfo>,
+    on_error: Option<Report>,
     max_connections: usize,
     header_timeout: Duration,
     write_timeout: Duration,
@@ -355,9 +357,15 @@ impl Server {
     where
         S: App,
     {
-        let server = Server { stops_on_signals: false, ..self.clone() };
+        let server = Server {
+            stops_on_signals: false,
+            ..self.clone()
+        };
         // The servers cut their connections after the grace period. The pool's own limit is for a shard that does not.
-        let pool = shards::Builder::new().stop_on_signals().grace(self.grace + CUT_TIME).build()?;
+        let pool = shards::Builder::new()
+            .stop_on_signals()
+            .grace(self.grace + CUT_TIME)
+            .build()?;
         let listener = pool.listen_with(TcpListener::builder().nodelay(true), addr, shards::Accept::default())?;
         pool.run(move |shard| {
             let (server, app) = (server.clone(), app(shard));
@@ -424,7 +432,10 @@ impl Server {
             connect_info: self.connect_info.clone().zip(peer),
         };
         let stream = Bridge::new(stream).write_timeout(self.write_timeout).into_send();
-        let mut connection = pin!(self.http.serve_connection_with_upgrades(stream, TowerToHyperService::new(app)));
+        let mut connection = pin!(
+            self.http
+                .serve_connection_with_upgrades(stream, TowerToHyperService::new(app))
+        );
         let mut stop = Some(pin!(stopping.cancelled()));
         // While hyper-util waits for the bytes that identify the version, hyper runs no timer.
         let mut first = Some(Box::pin(sleep(self.header_timeout)));
@@ -440,7 +451,10 @@ impl Server {
                 first = None;
             }
             match &mut first {
-                Some(first) => first.as_mut().poll(cx).map(|()| Err("no request within the time limit".into())),
+                Some(first) => first
+                    .as_mut()
+                    .poll(cx)
+                    .map(|()| Err("no request within the time limit".into())),
                 None => Poll::Pending,
             }
         })
@@ -484,8 +498,7 @@ struct Prepared<S> {
     app: S,
     /// Whether the connection had a request.
     has_asked: Rc<Cell<bool>>,
-    #[expect(clippy::type_complexity)]
-    connect_info: Option<(Arc<dyn Fn(SocketAddr, &mut Extensions) + Send + Sync>, SocketAddr)>,
+    connect_info: Option<(AddInfo, SocketAddr)>,
 }
 
 impl<S: Service<Request<Incoming>>> Service<Request<Incoming>> for Prepared<S> {

@@ -3,7 +3,6 @@
 //! [`RequestTimeoutLayer`] answers a late request itself, so it fits axum's `Router::layer`. [`TimeoutLayer`] fails with
 //! [`Elapsed`], for clients and other services.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -13,7 +12,9 @@ use http::{Request, Response, StatusCode};
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
-use windlass::time::{Sleep, sleep};
+use windlass::time::timeout;
+
+pub use windlass::time::Elapsed;
 
 use crate::BoxError;
 
@@ -47,7 +48,10 @@ impl<S> Layer<S> for TimeoutLayer {
     type Service = Timeout<S>;
 
     fn layer(&self, inner: S) -> Timeout<S> {
-        Timeout { inner, limit: self.limit }
+        Timeout {
+            inner,
+            limit: self.limit,
+        }
     }
 }
 
@@ -71,7 +75,9 @@ where
     }
 
     fn call(&mut self, request: R) -> TimeoutFuture<S::Future> {
-        TimeoutFuture { limited: Limited::new(self.inner.call(request), self.limit) }
+        TimeoutFuture {
+            limited: timeout(self.limit, self.inner.call(request)),
+        }
     }
 }
 
@@ -80,7 +86,7 @@ pin_project! {
     #[derive(Debug)]
     pub struct TimeoutFuture<F> {
         #[pin]
-        limited: Limited<F>,
+        limited: windlass::time::Timeout<F>,
     }
 }
 
@@ -98,19 +104,6 @@ where
         })
     }
 }
-
-/// The error of [`TimeoutLayer`]: the time limit has passed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Elapsed;
-
-impl fmt::Display for Elapsed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the time limit of the request has passed")
-    }
-}
-
-impl std::error::Error for Elapsed {}
 
 /// Answers requests that take too long with a status and an empty body. The future of the handler is dropped.
 ///
@@ -168,7 +161,7 @@ where
 
     fn call(&mut self, request: Request<A>) -> RequestTimeoutFuture<S::Future> {
         RequestTimeoutFuture {
-            limited: Limited::new(self.inner.call(request), self.layer.limit),
+            limited: timeout(self.layer.limit, self.inner.call(request)),
             status: self.layer.status,
         }
     }
@@ -179,7 +172,7 @@ pin_project! {
     #[derive(Debug)]
     pub struct RequestTimeoutFuture<F> {
         #[pin]
-        limited: Limited<F>,
+        limited: windlass::time::Timeout<F>,
         status: StatusCode,
     }
 }
@@ -193,39 +186,10 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Response<B>, E>> {
         let this = self.project();
-        Poll::Ready(ready!(this.limited.poll(cx)).unwrap_or_else(|Elapsed| {
+        Poll::Ready(ready!(this.limited.poll(cx)).unwrap_or_else(|_elapsed| {
             let mut late = Response::new(B::default());
             *late.status_mut() = *this.status;
             Ok(late)
         }))
-    }
-}
-
-pin_project! {
-    /// A future with a time limit. Unlike `windlass::time::timeout`, its bounds are those of the future alone.
-    #[derive(Debug)]
-    pub(crate) struct Limited<F> {
-        #[pin]
-        inner: F,
-        #[pin]
-        sleep: Sleep,
-    }
-}
-
-impl<F> Limited<F> {
-    pub(crate) fn new(inner: F, limit: Duration) -> Limited<F> {
-        Limited { inner, sleep: sleep(limit) }
-    }
-}
-
-impl<F: Future> Future for Limited<F> {
-    type Output = Result<F::Output, Elapsed>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<F::Output, Elapsed>> {
-        let this = self.project();
-        if let Poll::Ready(output) = this.inner.poll(cx) {
-            return Poll::Ready(Ok(output));
-        }
-        this.sleep.poll(cx).map(|()| Err(Elapsed))
     }
 }

@@ -81,22 +81,39 @@ impl WebSocketUpgrade {
 
     /// Selects the first of these subprotocols that the client offers, if any.
     pub fn protocols<'a>(mut self, known: impl IntoIterator<Item = &'a str>) -> WebSocketUpgrade {
-        let selected = known.into_iter().find(|known| self.offered.iter().any(|offered| offered == known));
+        let selected = known
+            .into_iter()
+            .find(|known| self.offered.iter().any(|offered| offered == known));
         self.protocol = selected.and_then(|selected| HeaderValue::from_str(selected).ok());
         self
     }
 
     /// The response that accepts the handshake. `handler` runs in a task of its own on this loop; it need not be `Send`.
     /// If the client is gone before the upgrade, it does not run.
-    pub fn on_upgrade<F: Future<Output = ()> + 'static>(self, handler: impl FnOnce(WebSocket) -> F + 'static) -> Response {
-        let WebSocketUpgrade { config, key, protocol, upgrade, .. } = self;
+    pub fn on_upgrade<F: Future<Output = ()> + 'static>(
+        self,
+        handler: impl FnOnce(WebSocket) -> F + 'static,
+    ) -> Response {
+        let WebSocketUpgrade {
+            config,
+            key,
+            protocol,
+            upgrade,
+            ..
+        } = self;
         let selected = protocol.clone();
         Upgraded::spawn(async move {
             let Ok(upgraded) = upgrade.await else {
                 return;
             };
-            let inner = WebSocketStream::from_raw_socket(UpgradedStream(upgraded), Role::Server, Some(config)).await;
-            handler(WebSocket { inner, protocol: selected }).await;
+            let inner =
+                WebSocketStream::from_raw_socket(UpgradedStream { inner: Some(upgraded) }, Role::Server, Some(config))
+                    .await;
+            handler(WebSocket {
+                inner,
+                protocol: selected,
+            })
+            .await;
         });
         let mut response = Response::new(Body::empty());
         let headers = response.headers_mut();
@@ -105,7 +122,10 @@ impl WebSocketUpgrade {
         }
         if let Some(key) = key {
             let accept = derive_accept_key(key.as_bytes()); // base64
-            headers.insert(SEC_WEBSOCKET_ACCEPT, HeaderValue::from_str(&accept).expect("base64 is a header value"));
+            headers.insert(
+                SEC_WEBSOCKET_ACCEPT,
+                HeaderValue::from_str(&accept).expect("base64 is a header value"),
+            );
             headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
             headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
             *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
@@ -119,11 +139,14 @@ impl<S: Send + Sync> FromRequestParts<S> for WebSocketUpgrade {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<WebSocketUpgrade, Response> {
         let key = check_handshake(parts).map_err(IntoResponse::into_response)?;
-        let upgrade = parts.extensions.remove::<OnUpgrade>().ok_or_else(|| {
-            (StatusCode::UPGRADE_REQUIRED, "this connection cannot be upgraded\n").into_response()
-        })?;
+        let upgrade = parts
+            .extensions
+            .remove::<OnUpgrade>()
+            .ok_or_else(|| (StatusCode::UPGRADE_REQUIRED, "this connection cannot be upgraded\n").into_response())?;
         let offered = parts.headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter();
-        let offered = offered.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
+        let offered = offered
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','));
         Ok(WebSocketUpgrade {
             config: WebSocketConfig::default().read_buffer_size(READ_BUFFER),
             key,
@@ -149,7 +172,10 @@ fn check_handshake(parts: &Parts) -> Result<Option<HeaderValue>, (StatusCode, &'
     let headers = &parts.headers;
     let key = if parts.version <= Version::HTTP_11 {
         if parts.method != Method::GET {
-            return Err((StatusCode::METHOD_NOT_ALLOWED, "a WebSocket handshake is a GET request\n"));
+            return Err((
+                StatusCode::METHOD_NOT_ALLOWED,
+                "a WebSocket handshake is a GET request\n",
+            ));
         }
         if !has_token(headers, CONNECTION, "upgrade") || !has_token(headers, UPGRADE, "websocket") {
             return Err((StatusCode::UPGRADE_REQUIRED, "this is a WebSocket\n"));
@@ -159,11 +185,17 @@ fn check_handshake(parts: &Parts) -> Result<Option<HeaderValue>, (StatusCode, &'
     } else {
         let protocol = parts.extensions.get::<hyper::ext::Protocol>();
         if parts.method != Method::CONNECT || protocol.is_none_or(|protocol| protocol.as_str() != "websocket") {
-            return Err((StatusCode::METHOD_NOT_ALLOWED, "over HTTP/2, a WebSocket handshake is an extended CONNECT\n"));
+            return Err((
+                StatusCode::METHOD_NOT_ALLOWED,
+                "over HTTP/2, a WebSocket handshake is an extended CONNECT\n",
+            ));
         }
         None
     };
-    if headers.get(SEC_WEBSOCKET_VERSION).is_none_or(|version| version.as_bytes() != b"13") {
+    if headers
+        .get(SEC_WEBSOCKET_VERSION)
+        .is_none_or(|version| version.as_bytes() != b"13")
+    {
         return Err((StatusCode::BAD_REQUEST, "the version of the WebSocket is not 13\n"));
     }
     Ok(key)
@@ -171,7 +203,9 @@ fn check_handshake(parts: &Parts) -> Result<Option<HeaderValue>, (StatusCode, &'
 
 fn has_token(headers: &HeaderMap, name: HeaderName, token: &str) -> bool {
     let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).any(|value| value.trim().eq_ignore_ascii_case(token))
+    values
+        .flat_map(|value| value.split(','))
+        .any(|value| value.trim().eq_ignore_ascii_case(token))
 }
 
 /// A WebSocket connection: also a `Stream` of messages. Pings are answered while it is read.
@@ -225,28 +259,50 @@ impl Stream for WebSocket {
 }
 
 /// An upgraded connection with the traits of futures-io.
+///
+/// Dropped, it is shut down in the background: what was sent reaches the client, and so does TLS' close_notify.
 #[derive(Debug)]
-pub struct UpgradedStream(hyper::upgrade::Upgraded);
+pub struct UpgradedStream {
+    /// `None` only while it is dropped.
+    inner: Option<hyper::upgrade::Upgraded>,
+}
+
+impl UpgradedStream {
+    fn inner(self: Pin<&mut Self>) -> Pin<&mut hyper::upgrade::Upgraded> {
+        Pin::new(self.get_mut().inner.as_mut().expect("not dropped"))
+    }
+}
+
+impl Drop for UpgradedStream {
+    fn drop(&mut self) {
+        // Without its connection, it is being cancelled.
+        if let (Some(mut inner), Some(tasks)) = (self.inner.take(), Upgraded::current()) {
+            drop(tasks.borrow().spawn(async move {
+                let _ = poll_fn(|cx| Pin::new(&mut inner).poll_shutdown(cx)).await;
+            }));
+        }
+    }
+}
 
 impl futures_io::AsyncRead for UpgradedStream {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut buf = ReadBuf::new(buf);
-        ready!(Pin::new(&mut self.0).poll_read(cx, buf.unfilled()))?;
+        ready!(self.inner().poll_read(cx, buf.unfilled()))?;
         Poll::Ready(Ok(buf.filled().len()))
     }
 }
 
 impl futures_io::AsyncWrite for UpgradedStream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.inner().poll_write(cx, buf)
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.inner().poll_flush(cx)
     }
 
-    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
+    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.inner().poll_shutdown(cx)
     }
 }
 
@@ -268,8 +324,12 @@ impl Upgraded {
         while poll_fn(|cx| self.0.borrow_mut().poll_join_next(cx)).await.is_some() {}
     }
 
+    fn current() -> Option<Rc<RefCell<JoinSet<()>>>> {
+        UPGRADED.try_get()?.upgrade()
+    }
+
     fn spawn(task: impl Future<Output = ()> + 'static) {
-        match UPGRADED.try_get().and_then(|tasks| tasks.upgrade()) {
+        match Upgraded::current() {
             Some(tasks) => drop(tasks.borrow().spawn(task)),
             None => drop(windlass::spawn(task)), // not a server of this crate
         }

@@ -93,7 +93,10 @@ impl Builder {
     /// Sends a ping after `interval` without traffic, also while there is no call. If it is not answered within `timeout`,
     /// the connection is closed and its calls end with `Code::Unavailable`. Off by default; servers may refuse frequent pings.
     pub fn keep_alive(mut self, interval: Duration, timeout: Duration) -> Builder {
-        self.http.http2_keep_alive_interval(interval).http2_keep_alive_timeout(timeout).http2_keep_alive_while_idle(true);
+        self.http
+            .http2_keep_alive_interval(interval)
+            .http2_keep_alive_timeout(timeout)
+            .http2_keep_alive_while_idle(true);
         self
     }
 
@@ -146,14 +149,23 @@ impl Builder {
             deadline = deadline.at_most(limit);
         }
         let client = self.http.build(self.connector);
-        let origin = Origin { client, scheme, authority, user_agent: self.user_agent };
-        Ok(Channel { service: deadline.layer(origin) })
+        let origin = Origin {
+            client,
+            scheme,
+            authority,
+            user_agent: self.user_agent,
+        };
+        Ok(Channel {
+            service: deadline.layer(origin),
+        })
     }
 }
 
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder").field("timeout", &self.timeout).finish_non_exhaustive()
+        f.debug_struct("Builder")
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
     }
 }
 
@@ -198,7 +210,10 @@ impl Service<Request<Body>> for Origin {
         uri.authority = Some(self.authority.clone());
         uri.path_and_query.get_or_insert(PathAndQuery::from_static("/"));
         *request.uri_mut() = Uri::from_parts(uri).expect("scheme, authority and path make a URI");
-        request.headers_mut().entry(USER_AGENT).or_insert_with(|| self.user_agent.clone());
+        request
+            .headers_mut()
+            .entry(USER_AGENT)
+            .or_insert_with(|| self.user_agent.clone());
         ChannelFuture(self.client.request(request))
     }
 }
@@ -226,7 +241,9 @@ fn body_error(error: hyper::Error) -> Status {
 /// (PROTOCOL-HTTP2.md, "Errors"); a lost connection is UNAVAILABLE.
 fn status(is_connect: bool, error: crate::BoxError) -> Status {
     let chain = || std::iter::successors(Some(&*error as &(dyn Error + 'static)), |&error| error.source());
-    let reason = chain().find_map(|error| error.downcast_ref::<h2::Error>()).and_then(h2::Error::reason);
+    let reason = chain()
+        .find_map(|error| error.downcast_ref::<h2::Error>())
+        .and_then(h2::Error::reason);
     let code = match reason {
         _ if is_connect => Code::Unavailable,
         None | Some(h2::Reason::REFUSED_STREAM) => Code::Unavailable,

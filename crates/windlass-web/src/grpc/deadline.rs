@@ -41,7 +41,10 @@ impl<S> Layer<S> for DeadlineLayer {
     type Service = Deadline<S>;
 
     fn layer(&self, inner: S) -> Deadline<S> {
-        Deadline { inner, at_most: self.at_most }
+        Deadline {
+            inner,
+            at_most: self.at_most,
+        }
     }
 }
 
@@ -67,7 +70,10 @@ where
     fn call(&mut self, request: Request<A>) -> DeadlineFuture<S::Future> {
         let asked = request.headers().get("grpc-timeout").and_then(parse);
         let limit = [asked, self.at_most].into_iter().flatten().min();
-        DeadlineFuture { inner: self.inner.call(request), sleep: limit.map(|limit| Box::pin(sleep(limit))) }
+        DeadlineFuture {
+            inner: self.inner.call(request),
+            sleep: limit.map(|limit| Box::pin(sleep(limit))),
+        }
     }
 }
 
@@ -92,8 +98,14 @@ fn parse(value: &HeaderValue) -> Option<Duration> {
 /// The status of a call past its deadline.
 fn exceeded() -> HeaderMap {
     HeaderMap::from_iter([
-        (tonic::Status::GRPC_STATUS.clone(), HeaderValue::from(tonic::Code::DeadlineExceeded as i32)),
-        (tonic::Status::GRPC_MESSAGE.clone(), HeaderValue::from_static("the deadline has passed")),
+        (
+            tonic::Status::GRPC_STATUS.clone(),
+            HeaderValue::from(tonic::Code::DeadlineExceeded as i32),
+        ),
+        (
+            tonic::Status::GRPC_MESSAGE.clone(),
+            HeaderValue::from_static("the deadline has passed"),
+        ),
     ])
 }
 
@@ -117,7 +129,12 @@ where
         let this = self.project();
         if let Poll::Ready(result) = this.inner.poll(cx) {
             let sleep = this.sleep.take();
-            return Poll::Ready(result.map(|response| response.map(|body| DeadlineBody { inner: Some(body), sleep })));
+            return Poll::Ready(result.map(|response| {
+                response.map(|body| DeadlineBody {
+                    inner: Some(body),
+                    sleep,
+                })
+            }));
         }
         let Some(sleep) = this.sleep else {
             return Poll::Pending;
@@ -125,7 +142,9 @@ where
         ready!(sleep.as_mut().poll(cx));
         let mut response = Response::new(DeadlineBody::default());
         *response.headers_mut() = exceeded();
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        response
+            .headers_mut()
+            .insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         Poll::Ready(Ok(response))
     }
 }
@@ -144,7 +163,10 @@ pin_project! {
 /// An empty body, for interceptors that refuse a call.
 impl<B> Default for DeadlineBody<B> {
     fn default() -> DeadlineBody<B> {
-        DeadlineBody { inner: None, sleep: None }
+        DeadlineBody {
+            inner: None,
+            sleep: None,
+        }
     }
 }
 

@@ -35,11 +35,17 @@ fn json_paths_queries_and_state() {
         let orders = Arc::new(AtomicUsize::new(0));
         async fn order(State(orders): State<Arc<AtomicUsize>>, Json(order): Json<Order>) -> Json<Order> {
             orders.fetch_add(1, SeqCst);
-            Json(Order { count: order.count * 2, ..order })
+            Json(Order {
+                count: order.count * 2,
+                ..order
+            })
         }
         let app = Router::new()
             .route("/order", post(order))
-            .route("/{name}", get(async |Path(name): Path<String>, Query(order): Query<Order>| format!("{name} {order:?}")))
+            .route(
+                "/{name}",
+                get(async |Path(name): Path<String>, Query(order): Query<Order>| format!("{name} {order:?}")),
+            )
             .with_state(orders.clone());
         let server = start(app).await;
         for client in clients() {
@@ -53,7 +59,10 @@ fn json_paths_queries_and_state() {
             assert_eq!(answer, r#"{"item":"tea","count":42}"#);
 
             let bad = Request::post(server.uri("/order")).body(Full::from("{}")).unwrap();
-            assert_eq!(client.request(bad).await.unwrap().status(), StatusCode::UNSUPPORTED_MEDIA_TYPE);
+            assert_eq!(
+                client.request(bad).await.unwrap().status(),
+                StatusCode::UNSUPPORTED_MEDIA_TYPE
+            );
             let text = get_text(&client, &server.uri("/ada?item=milk&count=1")).await;
             assert_eq!(text, r#"ada Order { item: "milk", count: 1 }"#);
         }
@@ -117,21 +126,36 @@ fn timeout_layers() {
         let app = Router::new()
             .route("/never", never)
             .route("/now", get(async || "now"))
-            .layer(RequestTimeoutLayer::new(StatusCode::SERVICE_UNAVAILABLE, Duration::from_millis(20)));
+            .layer(RequestTimeoutLayer::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                Duration::from_millis(20),
+            ));
         let server = start(app).await;
         for client in clients() {
             let response = client.request(support::get(&server.uri("/never"))).await.unwrap();
             assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
             // A limit that no machine exceeds.
-            assert_eq!(client.request(support::get(&server.uri("/now"))).await.unwrap().status(), StatusCode::OK);
+            assert_eq!(
+                client
+                    .request(support::get(&server.uri("/now")))
+                    .await
+                    .unwrap()
+                    .status(),
+                StatusCode::OK
+            );
         }
         server.end().await;
 
         // On a client.
-        let app = Router::new().route("/", get(async || windlass::time::sleep(Duration::from_secs(3600)).await));
+        let app = Router::new().route(
+            "/",
+            get(async || windlass::time::sleep(Duration::from_secs(3600)).await),
+        );
         let server = start_with(Server::new().grace(Duration::ZERO), app).await;
         let limited = tower::Layer::layer(&TimeoutLayer::new(Duration::from_millis(20)), client::plain());
-        let error = tower::ServiceExt::oneshot(limited, support::get(&server.uri("/"))).await.unwrap_err();
+        let error = tower::ServiceExt::oneshot(limited, support::get(&server.uri("/")))
+            .await
+            .unwrap_err();
         assert!(error.is::<Elapsed>(), "{error}");
         server.end().await;
     });
@@ -164,7 +188,10 @@ fn a_service_that_is_not_send() {
 fn a_panic_ends_its_request_alone() {
     on_each_driver(async || {
         let app = Router::new()
-            .route("/panic", get(async || -> &'static str { panic!("this panic is part of the test") }))
+            .route(
+                "/panic",
+                get(async || -> &'static str { panic!("this panic is part of the test") }),
+            )
             .route("/", get(async || "alive"));
         let server = start(app).await;
         for client in clients() {
@@ -178,7 +205,10 @@ fn a_panic_ends_its_request_alone() {
 #[test]
 fn connect_info() {
     on_each_driver(async || {
-        let app = Router::new().route("/", get(async |ConnectInfo(peer): ConnectInfo<SocketAddr>| peer.ip().to_string()));
+        let app = Router::new().route(
+            "/",
+            get(async |ConnectInfo(peer): ConnectInfo<SocketAddr>| peer.ip().to_string()),
+        );
         let server = start_with(Server::new().connect_info(ConnectInfo), app).await;
         for client in clients() {
             assert_eq!(get_text(&client, &server.uri("/")).await, "127.0.0.1");
@@ -214,7 +244,11 @@ fn unix_sockets() {
     use windlass::compat::Bridge;
     use windlass::net::{UnixListener, UnixStream};
     on_each_driver(async || {
-        let path = std::env::temp_dir().join(format!("windlass-web-{}-{:?}", std::process::id(), std::thread::current().id()));
+        let path = std::env::temp_dir().join(format!(
+            "windlass-web-{}-{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        ));
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).unwrap();
         let app = Router::new().route("/", get(async || "unix"));
@@ -232,7 +266,9 @@ fn unix_sockets() {
 #[test]
 fn shards() {
     for driver in [windlass::DriverChoice::Proactor, windlass::DriverChoice::Reactor] {
-        let builder = windlass::shards::Builder::new().count(2).each_loop(move |_, builder| builder.driver(driver));
+        let builder = windlass::shards::Builder::new()
+            .count(2)
+            .each_loop(move |_, builder| builder.driver(driver));
         let Ok(pool) = builder.build() else {
             println!("skipped on {driver:?}");
             continue;
@@ -255,7 +291,10 @@ fn shards() {
                         // Each client has its own connection. The kernel chooses the shard.
                         for _ in 0..40 {
                             let client = client::plain();
-                            assert_eq!(get_text(&client, &format!("http://{}/", listener.local_addr())).await, "hello");
+                            assert_eq!(
+                                get_text(&client, &format!("http://{}/", listener.local_addr())).await,
+                                "hello"
+                            );
                         }
                         shard.stop();
                     });
@@ -283,7 +322,10 @@ fn event_streams_with_tokio_channels() {
                 let receiver = receiver.lock().unwrap().take().unwrap();
                 let events = futures_util::stream::unfold(receiver, async |mut receiver| {
                     let number = receiver.recv().await?;
-                    Some((Ok::<_, std::convert::Infallible>(Event::default().data(number.to_string())), receiver))
+                    Some((
+                        Ok::<_, std::convert::Infallible>(Event::default().data(number.to_string())),
+                        receiver,
+                    ))
                 });
                 Sse::new(events)
             }),

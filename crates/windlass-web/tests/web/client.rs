@@ -14,7 +14,10 @@ use windlass_web::{Server, serve};
 use crate::support::{self, certificates, clients, get_text, h2_client, on_each_driver, start_with};
 
 fn ports() -> Router {
-    Router::new().route("/", get(async |ConnectInfo(peer): ConnectInfo<SocketAddr>| peer.port().to_string()))
+    Router::new().route(
+        "/",
+        get(async |ConnectInfo(peer): ConnectInfo<SocketAddr>| peer.port().to_string()),
+    )
 }
 
 /// Requests one after the other use one connection; over HTTP/2, concurrent ones too.
@@ -87,7 +90,10 @@ fn errors() {
         let client: Client = client::builder().build(connector);
         let uri = format!("https://{}/", listener.local_addr().unwrap());
         let error = client.request(support::get(&uri)).await.unwrap_err();
-        assert!(error.is_connect() && format!("{error:?}").contains("TimedOut"), "{error:?}");
+        assert!(
+            error.is_connect() && format!("{error:?}").contains("TimedOut"),
+            "{error:?}"
+        );
         let error = client.request(support::get("ftp://localhost/")).await.unwrap_err();
         assert!(format!("{error:?}").contains("ftp"), "{error:?}");
     });

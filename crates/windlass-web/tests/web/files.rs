@@ -15,7 +15,11 @@ struct TempDir(PathBuf);
 
 impl TempDir {
     fn new() -> TempDir {
-        let name = format!("windlass-web-files-{}-{:?}", std::process::id(), std::thread::current().id());
+        let name = format!(
+            "windlass-web-files-{}-{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        );
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir_all(path.join("sub")).unwrap();
         TempDir(path)
@@ -50,7 +54,10 @@ fn whole_ranges_and_conditions() {
                 ("bytes=1000-300000", 1000..300_001, "bytes 1000-300000/1000003"),
                 ("bytes=-3", 1_000_000..1_000_003, "bytes 1000000-1000002/1000003"),
             ] {
-                let request = Request::get(uri("/large.bin")).header("range", range).body(Full::default()).unwrap();
+                let request = Request::get(uri("/large.bin"))
+                    .header("range", range)
+                    .body(Full::default())
+                    .unwrap();
                 let response = client.request(request).await.unwrap();
                 assert_eq!(response.status(), StatusCode::PARTIAL_CONTENT);
                 assert_eq!(response.headers()["content-range"], header);
@@ -58,7 +65,9 @@ fn whole_ranges_and_conditions() {
                 assert!(body(response).await == content[part]);
             }
             let with = |name: &'static str, value: &str, range: &'static str| {
-                let request = Request::get(uri("/large.bin")).header(name, value).header("range", range);
+                let request = Request::get(uri("/large.bin"))
+                    .header(name, value)
+                    .header("range", range);
                 client.request(request.body(Full::default()).unwrap())
             };
             let response = with("range-unit", "", "bytes=1000003-").await.unwrap();
@@ -67,13 +76,22 @@ fn whole_ranges_and_conditions() {
             let modified = modified.to_str().unwrap();
             let status = with("if-range", modified, "bytes=0-1").await.unwrap().status();
             assert_eq!(status, StatusCode::PARTIAL_CONTENT);
-            let status = with("if-range", "Sun, 06 Nov 1994 08:49:37 GMT", "bytes=0-1").await.unwrap().status();
+            let status = with("if-range", "Sun, 06 Nov 1994 08:49:37 GMT", "bytes=0-1")
+                .await
+                .unwrap()
+                .status();
             assert_eq!(status, StatusCode::OK);
             let status = with("if-modified-since", modified, "bytes=0-1").await.unwrap().status();
             assert_eq!(status, StatusCode::NOT_MODIFIED);
 
             let request = |method: Method, path: &str| {
-                client.request(Request::builder().method(method).uri(uri(path)).body(Full::default()).unwrap())
+                client.request(
+                    Request::builder()
+                        .method(method)
+                        .uri(uri(path))
+                        .body(Full::default())
+                        .unwrap(),
+                )
             };
             let response = request(Method::HEAD, "/large.bin").await.unwrap();
             assert_eq!(response.headers()["content-length"], "1000003");
@@ -86,7 +104,13 @@ fn whole_ranges_and_conditions() {
             assert_eq!(response.headers()["content-type"], "text/html; charset=utf-8");
             assert_eq!(body(response).await, "<p>index");
             assert_eq!(body(client.request(get(&uri("/empty.txt"))).await.unwrap()).await, "");
-            for missing in ["/nothing", "/large.bin/more", "/", "/%2e%2e/Cargo.toml", "/..%2f..%2fetc/passwd"] {
+            for missing in [
+                "/nothing",
+                "/large.bin/more",
+                "/",
+                "/%2e%2e/Cargo.toml",
+                "/..%2f..%2fetc/passwd",
+            ] {
                 let status = client.request(get(&uri(missing))).await.unwrap().status();
                 assert_eq!(status, StatusCode::NOT_FOUND, "{missing}");
             }

@@ -54,7 +54,10 @@ type Messages = Pin<Box<dyn Stream<Item = Result<Message, Status>> + Send>>;
 
 impl Service {
     fn new(clock: Clock) -> Service {
-        Service { running: Arc::default(), clock }
+        Service {
+            running: Arc::default(),
+            clock,
+        }
     }
 
     async fn obey(&self, message: &Message) -> Result<(), Status> {
@@ -91,11 +94,21 @@ impl Echo for Service {
         let asked = request.into_inner();
         let service = self.clone();
         let count = asked.count;
-        let messages = stream::iter(0..count).map(move |number| Ok(Message { count: number, ..asked.clone() }));
+        let messages = stream::iter(0..count).map(move |number| {
+            Ok(Message {
+                count: number,
+                ..asked.clone()
+            })
+        });
         // After its messages, the stream waits or fails if the text asks for it.
         let end = stream::once(async move {
             let text = if count > 0 { "wait" } else { "fail" };
-            service.obey(&Message { text: text.into(), ..Default::default() }).await?;
+            service
+                .obey(&Message {
+                    text: text.into(),
+                    ..Default::default()
+                })
+                .await?;
             Err(Status::internal("unreachable"))
         });
         let is_ended = count < 1000;
@@ -112,7 +125,11 @@ impl Echo for Service {
             count += message.count;
             bytes += message.payload.len();
         }
-        Ok(Response::new(Message { count, text: bytes.to_string(), payload: Bytes::new() }))
+        Ok(Response::new(Message {
+            count,
+            text: bytes.to_string(),
+            payload: Bytes::new(),
+        }))
     }
 
     type BothStreamStream = Messages;
@@ -123,11 +140,18 @@ impl Echo for Service {
 }
 
 fn message(count: u32, payload: usize) -> Message {
-    Message { text: String::new(), count, payload: vec![7; payload].into() }
+    Message {
+        text: String::new(),
+        count,
+        payload: vec![7; payload].into(),
+    }
 }
 
 fn text(text: &str) -> Message {
-    Message { text: text.into(), ..Default::default() }
+    Message {
+        text: text.into(),
+        ..Default::default()
+    }
 }
 
 /// Every kind of call. Without a runtime: the futures of the client are polled by any.
@@ -144,9 +168,15 @@ where
     }
     let mut marked = Request::new(text("hello"));
     marked.metadata_mut().insert("x-mark", "here".parse().unwrap());
-    assert_eq!(client.unary(marked).await.unwrap().metadata().get("x-mark").unwrap(), "here");
+    assert_eq!(
+        client.unary(marked).await.unwrap().metadata().get("x-mark").unwrap(),
+        "here"
+    );
     let status = client.unary(text("fail")).await.unwrap_err();
-    assert_eq!((status.code(), status.message()), (Code::FailedPrecondition, "as asked: 100 % € \n"));
+    assert_eq!(
+        (status.code(), status.message()),
+        (Code::FailedPrecondition, "as asked: 100 % € \n")
+    );
 
     // Streams: from the server, 1000 messages of a kilobyte; a failing one.
     let mut answers = client.server_stream(message(1000, 1024)).await.unwrap().into_inner();
@@ -181,7 +211,10 @@ where
     assert_eq!(answers, (0..100).collect::<Vec<_>>());
 }
 
-fn futures_channel() -> (tokio::sync::mpsc::UnboundedSender<Message>, impl Stream<Item = Message> + Send + 'static) {
+fn futures_channel() -> (
+    tokio::sync::mpsc::UnboundedSender<Message>,
+    impl Stream<Item = Message> + Send + 'static,
+) {
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     (sender, stream::poll_fn(move |cx| receiver.poll_recv(cx)))
 }
@@ -207,7 +240,9 @@ fn over_tls() {
         let service = Service::new(Clock::Windlass);
         let server = start_with(Server::new().tls(server_config), EchoServer::new(service)).await;
         let channel = Channel::builder().tls(client_config);
-        let channel = channel.build(format!("https://localhost:{}", server.addr.port())).unwrap();
+        let channel = channel
+            .build(format!("https://localhost:{}", server.addr.port()))
+            .unwrap();
         converse(EchoClient::new(channel)).await;
         server.end().await;
     });
@@ -229,15 +264,25 @@ fn beside_axum() {
 }
 
 /// A thread with tokio's runtime and tonic's server.
-fn tonic_server(service: Service) -> (std::net::SocketAddr, std::thread::JoinHandle<()>, tokio::sync::oneshot::Sender<()>) {
+fn tonic_server(
+    service: Service,
+) -> (
+    std::net::SocketAddr,
+    std::thread::JoinHandle<()>,
+    tokio::sync::oneshot::Sender<()>,
+) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     listener.set_nonblocking(true).unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel();
     let thread = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         runtime.block_on(async {
-            let incoming = tonic::transport::server::TcpIncoming::from(tokio::net::TcpListener::from_std(listener).unwrap());
+            let incoming =
+                tonic::transport::server::TcpIncoming::from(tokio::net::TcpListener::from_std(listener).unwrap());
             let server = tonic::transport::Server::builder().add_service(EchoServer::new(service));
             let stopped = async { drop(stopped.await) };
             server.serve_with_incoming_shutdown(incoming, stopped).await.unwrap();
@@ -254,7 +299,10 @@ fn our_client_and_tonics_server() {
         converse(EchoClient::new(channel.clone())).await;
         let mut late = Request::new(text("wait"));
         late.set_timeout(Duration::from_millis(50));
-        assert_eq!(EchoClient::new(channel).unary(late).await.unwrap_err().code(), Code::DeadlineExceeded);
+        assert_eq!(
+            EchoClient::new(channel).unary(late).await.unwrap_err().code(),
+            Code::DeadlineExceeded
+        );
         stop.send(()).unwrap();
         windlass::spawn_blocking(|| thread.join().unwrap()).await.unwrap();
     });
@@ -267,7 +315,10 @@ fn tonics_client_and_our_server() {
         let server = start(DeadlineLayer::new().layer(routes(&service))).await;
         let uri = server.uri("");
         windlass::spawn_blocking(|| {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
             runtime.block_on(async {
                 let endpoint = tonic::transport::Endpoint::from_shared(uri).unwrap();
                 let channel = endpoint.connect().await.unwrap();
@@ -297,7 +348,10 @@ fn deadlines() {
             request.set_timeout(Duration::from_millis(100));
             request
         };
-        assert_eq!(client.unary(late(text("wait"))).await.unwrap_err().code(), Code::DeadlineExceeded);
+        assert_eq!(
+            client.unary(late(text("wait"))).await.unwrap_err().code(),
+            Code::DeadlineExceeded
+        );
         let mut answers = client.server_stream(late(message(3, 10))).await.unwrap().into_inner();
         let mut count = 0;
         let status = loop {
@@ -313,13 +367,24 @@ fn deadlines() {
         }
 
         // The default of a channel, and the server's limit.
-        let channel = Channel::builder().timeout(Duration::from_millis(50)).build(server.uri("")).unwrap();
+        let channel = Channel::builder()
+            .timeout(Duration::from_millis(50))
+            .build(server.uri(""))
+            .unwrap();
         let status = EchoClient::new(channel).unary(text("wait")).await.unwrap_err();
         assert_eq!(status.code(), Code::DeadlineExceeded);
         server.end().await;
-        let server = start(DeadlineLayer::new().at_most(Duration::from_millis(50)).layer(routes(&service))).await;
+        let server = start(
+            DeadlineLayer::new()
+                .at_most(Duration::from_millis(50))
+                .layer(routes(&service)),
+        )
+        .await;
         let mut client = EchoClient::new(Channel::new(server.uri("")).unwrap());
-        assert_eq!(client.unary(text("wait")).await.unwrap_err().code(), Code::DeadlineExceeded);
+        assert_eq!(
+            client.unary(text("wait")).await.unwrap_err().code(),
+            Code::DeadlineExceeded
+        );
         assert_eq!(client.unary(text("hello")).await.unwrap().into_inner().text, "hello");
         server.end().await;
     });
@@ -429,8 +494,12 @@ fn interceptors_and_handlers() {
         let service = Service::new(Clock::Windlass);
         let server = start(routes(&service)).await;
         let channel = Channel::new(server.uri("")).unwrap();
-        let mut refused = EchoClient::with_interceptor(channel.clone(), |_: Request<()>| Err(Status::permission_denied("no")));
-        assert_eq!(refused.unary(text("hello")).await.unwrap_err().code(), Code::PermissionDenied);
+        let mut refused =
+            EchoClient::with_interceptor(channel.clone(), |_: Request<()>| Err(Status::permission_denied("no")));
+        assert_eq!(
+            refused.unary(text("hello")).await.unwrap_err().code(),
+            Code::PermissionDenied
+        );
         let client = EchoClient::new(channel);
         let app = Router::new().route(
             "/",

@@ -47,7 +47,9 @@ fn silent_clients_are_disconnected() {
 #[test]
 fn a_tls_handshake_has_the_same_limit() {
     on_each_driver(async || {
-        let limited = Server::new().tls(certificates().0).header_timeout(Duration::from_millis(100));
+        let limited = Server::new()
+            .tls(certificates().0)
+            .header_timeout(Duration::from_millis(100));
         let server = start_with(limited, hello()).await;
         read_to_end(&server.connect().await).await;
         server.end().await;
@@ -60,7 +62,7 @@ fn clients_that_do_not_read_are_disconnected() {
     struct OnDrop(Option<windlass::Promise<()>>);
     impl Drop for OnDrop {
         fn drop(&mut self) {
-            let _ = self.0.take().map(|promise| promise.set(()));
+            let _ = self.0.take().map(|promise| promise.resolve(()));
         }
     }
     on_each_driver(async || {

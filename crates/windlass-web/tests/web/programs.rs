@@ -1,0 +1,203 @@
+//! The example server under curl, wrk and h2load, as a process of its own, until SIGTERM. A missing program is skipped.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A running example, killed if the test fails.
+struct Server {
+    child: Child,
+    addr: String,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Server {
+    fn start(example: &Path, args: &[&str]) -> Server {
+        let mut command = Command::new(example);
+        let mut child = command
+            .args(["--listen", "127.0.0.1:0"])
+            .args(args)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        let addr = line
+            .trim()
+            .strip_prefix("listening on ")
+            .expect("the server's first line")
+            .to_owned();
+        Server { child, addr, output }
+    }
+
+    /// Sends SIGTERM, and expects an orderly end.
+    fn stop(mut self) {
+        assert!(
+            Command::new("kill")
+                .arg(self.child.id().to_string())
+                .status()
+                .unwrap()
+                .success()
+        );
+        let mut rest = String::new();
+        self.output.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "stopped\n");
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Builds an example as this test was built.
+fn example(name: &str) -> PathBuf {
+    let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    let profile = deps.parent().unwrap();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args([
+        "build",
+        "--quiet",
+        "--package",
+        "windlass-web",
+        "--all-features",
+        "--example",
+        name,
+    ]);
+    cargo
+        .arg("--manifest-path")
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
+    cargo.arg("--target-dir").arg(profile.parent().unwrap());
+    if profile.ends_with("release") {
+        cargo.arg("--release");
+    }
+    assert!(cargo.status().unwrap().success());
+    profile.join("examples").join(name)
+}
+
+/// The output of a program that must succeed; `None` if it is not installed.
+fn run(program: &str, args: &[&str]) -> Option<String> {
+    let output = match Command::new(program).args(args).output() {
+        Ok(output) => output,
+        Err(error) => {
+            println!("skipped: {program}: {error}");
+            return None;
+        }
+    };
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{program} {args:?}: {text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Some(text)
+}
+
+/// `requests: 1000 total, 1000 started, 1000 done, 1000 succeeded, 0 failed, 0 errored, 0 timeout`
+fn check_h2load(output: &str, requests: u32) {
+    let line = output
+        .lines()
+        .find(|line| line.starts_with("requests:"))
+        .expect("a summary");
+    assert!(
+        line.contains(&format!(" {requests} succeeded, 0 failed, 0 errored, 0 timeout")),
+        "{line}"
+    );
+}
+
+fn exercise(server: &Server, curl_args: &[&str], scheme: &str) {
+    let uri = |path: &str| format!("{scheme}://{}{path}", server.addr);
+    let curl = |args: &[&str]| {
+        let all: Vec<&str> = ["--silent", "--show-error", "--fail"]
+            .iter()
+            .chain(curl_args)
+            .chain(args)
+            .copied()
+            .collect();
+        run("curl", &all)
+    };
+    for version in [
+        "--http1.1",
+        if scheme == "https" {
+            "--http2"
+        } else {
+            "--http2-prior-knowledge"
+        },
+    ] {
+        let Some(hello) = curl(&[version, &uri("/")]) else {
+            break;
+        };
+        assert_eq!(hello, "hello\n");
+        let json = ["-H", "content-type: application/json", "-d", r#"{"numbers": [40, 2]}"#];
+        let sum = curl(&[&[version, &uri("/sum")][..], &json].concat()).unwrap();
+        assert_eq!(sum, r#"{"numbers":[40,2],"sum":42}"#);
+        assert_eq!(
+            curl(&[version, "-r", "0-8", &uri("/files/Cargo.toml")]).unwrap(),
+            "[package]"
+        );
+        assert!(curl(&[version, &uri("/whoami")]).unwrap().starts_with("127.0.0.1:"));
+        let many: Vec<String> = (0..20).map(|_| uri("/slow")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let slow = curl(&[&[version, "--parallel", "--parallel-immediate"][..], &many].concat()).unwrap();
+        assert_eq!(slow, "slow\n".repeat(20));
+    }
+    // wrk reports socket errors and other statuses in lines of their own. It does not check certificates.
+    for path in ["/", "/slow", "/files/Cargo.toml"] {
+        if let Some(output) = run("wrk", &["-t1", "-c50", "-d1s", &uri(path)]) {
+            assert!(
+                !output.contains("Socket errors") && !output.contains("Non-2xx"),
+                "{path}: {output}"
+            );
+            assert!(output.contains("requests in"), "{output}");
+        }
+    }
+    for (path, options) in [
+        ("/", &["-n2000", "-c10", "-m20"][..]),
+        ("/slow", &["-n200", "-c2", "-m50"]),
+    ] {
+        if let Some(output) = run("h2load", &[options, &[&uri(path)]].concat()) {
+            check_h2load(&output, options[0][2..].parse().unwrap());
+        }
+        if let Some(output) = run("h2load", &[options, &["-m1", "--h1", &uri(path)]].concat()) {
+            check_h2load(&output, options[0][2..].parse().unwrap());
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn the_example_under_load() {
+    let example = example("server");
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
+    let dir = std::env::temp_dir().join(format!("windlass-web-programs-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let (cert, key) = (dir.join("cert.pem"), dir.join("key.pem"));
+    std::fs::write(&cert, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let (cert, key) = (cert.to_str().unwrap(), key.to_str().unwrap());
+    let files = env!("CARGO_MANIFEST_DIR");
+    for driver in ["proactor", "reactor"] {
+        if windlass::Builder::new()
+            .driver(driver.parse().unwrap())
+            .build()
+            .is_err()
+        {
+            println!("skipped: {driver}");
+            continue;
+        }
+        let server = Server::start(&example, &["--driver", driver, "--files", files]);
+        exercise(&server, &[], "http");
+        server.stop();
+        let server = Server::start(
+            &example,
+            &["--driver", driver, "--files", files, "--cert", cert, "--key", key],
+        );
+        exercise(&server, &["--cacert", cert], "https");
+        server.stop();
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
+}

@@ -27,7 +27,13 @@ fn gated() -> (Router, Rc<Semaphore>, Rc<Notify>) {
         .await;
         "finished"
     };
-    (Router::new().route("/", get(handler)).route("/now", get(async || "now")), running, gate)
+    (
+        Router::new()
+            .route("/", get(handler))
+            .route("/now", get(async || "now")),
+        running,
+        gate,
+    )
 }
 
 #[test]
@@ -66,8 +72,9 @@ fn goaway() {
         let (app, running, gate) = gated();
         let server = start(app).await;
         let stream = Bridge::new(server.connect().await);
-        let (mut sender, connection) =
-            hyper::client::conn::http2::handshake(windlass::hyper::Executor, stream).await.unwrap();
+        let (mut sender, connection) = hyper::client::conn::http2::handshake(windlass::hyper::Executor, stream)
+            .await
+            .unwrap();
         let connection = windlass::spawn(connection);
         let uri = server.uri("/");
         let asked = sender.send_request(support::get(&uri));
@@ -75,11 +82,8 @@ fn goaway() {
         running.acquire().await.unwrap().forget();
         server.stop.cancel();
         // Until GOAWAY has arrived, further requests are accepted.
-        loop {
-            match sender.send_request(support::get(&server.uri("/now"))).await {
-                Ok(response) => drop(body(response).await),
-                Err(_) => break,
-            }
+        while let Ok(response) = sender.send_request(support::get(&server.uri("/now"))).await {
+            body(response).await;
         }
         gate.notify_one();
         assert_eq!(body(asked.await.unwrap().unwrap()).await, "finished");

@@ -43,17 +43,20 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub fn uri(&self, path: &str) -> String {
+    pub(crate) fn uri(&self, path: &str) -> String {
         format!("http://{}{path}", self.addr)
     }
 
     /// Stops it, and waits for its end.
-    pub async fn end(self) {
+    pub(crate) async fn end(self) {
         self.stop.cancel();
-        self.task.await.expect("the server's task has not failed").expect("the server has not failed");
+        self.task
+            .await
+            .expect("the server's task has not failed")
+            .expect("the server has not failed");
     }
 
-    pub async fn connect(&self) -> TcpStream {
+    pub(crate) async fn connect(&self) -> TcpStream {
         TcpStream::connect(self.addr).await.expect("the server accepts")
     }
 }
@@ -63,7 +66,11 @@ pub(crate) async fn start(app: impl App) -> Running {
 }
 
 pub(crate) async fn start_with(server: Server, app: impl App) -> Running {
-    start_at(TcpListener::bind("127.0.0.1:0").await.expect("a free port"), server, app)
+    start_at(
+        TcpListener::bind("127.0.0.1:0").await.expect("a free port"),
+        server,
+        app,
+    )
 }
 
 pub(crate) fn start_at(listener: TcpListener, server: Server, app: impl App) -> Running {
@@ -100,7 +107,8 @@ pub(crate) async fn get_text(client: &Client, uri: &str) -> String {
 
 /// A server's configuration for `localhost`, and a client's that trusts it.
 pub(crate) fn certificates() -> (ServerConfig, ClientConfig) {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]).expect("a certificate");
+    let made =
+        rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]).expect("a certificate");
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("a key");
     let certificate = made.cert.der().clone();
     let mut roots = RootCertStore::empty();
@@ -109,7 +117,11 @@ pub(crate) fn certificates() -> (ServerConfig, ClientConfig) {
     let server = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();
     let client = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     (
-        server.unwrap().with_no_client_auth().with_single_cert(vec![certificate], key).unwrap(),
+        server
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key)
+            .unwrap(),
         client.unwrap().with_root_certificates(roots).with_no_client_auth(),
     )
 }

@@ -56,12 +56,22 @@ async fn converse<S>(mut socket: WebSocketStream<S>)
 where
     S: futures_io::AsyncRead + futures_io::AsyncWrite + Unpin,
 {
-    for message in [Message::text("hello"), Message::binary(vec![1, 2, 3]), Message::binary(vec![7; 1 << 20])] {
+    for message in [
+        Message::text("hello"),
+        Message::binary(vec![1, 2, 3]),
+        Message::binary(vec![7; 1 << 20]),
+    ] {
         socket.send(message.clone()).await.unwrap();
         assert!(socket.next().await.unwrap().unwrap() == message);
     }
-    socket.send(Message::Ping(Bytes::from_static(b"are you there"))).await.unwrap();
-    assert_eq!(socket.next().await.unwrap().unwrap(), Message::Pong(Bytes::from_static(b"are you there")));
+    socket
+        .send(Message::Ping(Bytes::from_static(b"are you there")))
+        .await
+        .unwrap();
+    assert_eq!(
+        socket.next().await.unwrap().unwrap(),
+        Message::Pong(Bytes::from_static(b"are you there"))
+    );
     socket.close(None).await.unwrap();
     assert!(matches!(socket.next().await, Some(Ok(Message::Close(_)))));
     assert!(socket.next().await.is_none());
@@ -79,12 +89,30 @@ fn echo_and_close() {
     });
 }
 
+/// What a handler has sent arrives, although it returns at once.
+#[test]
+fn nothing_is_lost_at_the_end() {
+    on_each_driver(async || {
+        let large = async |ws: WebSocketUpgrade| {
+            ws.on_upgrade(async |mut socket: WebSocket| socket.send(Message::binary(vec![7; 8 << 20])).await.unwrap())
+        };
+        let server = start(Router::new().route("/", any(large))).await;
+        let mut socket = connect(&server).await;
+        windlass::time::sleep(Duration::from_millis(20)).await; // the handler is first, most of the time
+        assert_eq!(socket.next().await.unwrap().unwrap().len(), 8 << 20);
+        server.end().await;
+    });
+}
+
 #[test]
 fn over_tls() {
     on_each_driver(async || {
         let (server_config, client_config) = certificates();
         let server = start_with(Server::new().tls(server_config), echo()).await;
-        let stream = TlsConnector::new(client_config).connect("localhost", server.connect().await).await.unwrap();
+        let stream = TlsConnector::new(client_config)
+            .connect("localhost", server.connect().await)
+            .await
+            .unwrap();
         let uri = format!("wss://localhost:{}/", server.addr.port());
         converse(client_async(uri, Bridge::new(stream)).await.unwrap().0).await;
         server.end().await;
@@ -97,7 +125,9 @@ fn subprotocols() {
         let server = start(echo()).await;
         for (offered, selected) in [("soap, chat", "chat"), ("chat, chat.v2", "chat.v2"), ("soap", "none")] {
             let mut request = format!("ws://{}/", server.addr).into_client_request().unwrap();
-            request.headers_mut().insert("sec-websocket-protocol", offered.parse().unwrap());
+            request
+                .headers_mut()
+                .insert("sec-websocket-protocol", offered.parse().unwrap());
             // tungstenite refuses a server that selects none, so the handshake is made by hand.
             let stream = server.connect().await;
             let key = request.headers()["sec-websocket-key"].to_str().unwrap();
@@ -108,7 +138,9 @@ fn subprotocols() {
             stream.write_all(head).await.0.unwrap();
             let answer = String::from_utf8(stream.read_managed().await.unwrap().to_vec()).unwrap();
             assert!(answer.starts_with("HTTP/1.1 101 "), "{answer}");
-            let header = answer.lines().find_map(|line| line.strip_prefix("sec-websocket-protocol: "));
+            let header = answer
+                .lines()
+                .find_map(|line| line.strip_prefix("sec-websocket-protocol: "));
             assert_eq!(header.unwrap_or("none"), selected);
             let role = async_tungstenite::tungstenite::protocol::Role::Client;
             let mut socket = WebSocketStream::from_raw_socket(Bridge::new(stream), role, None).await;
@@ -133,7 +165,10 @@ fn other_requests_are_refused() {
             .header("sec-websocket-version", "8");
         let response = client.request(old.body(Default::default()).unwrap()).await.unwrap();
         assert_eq!(response.status(), StatusCode::BAD_REQUEST);
-        let response = support::h2_client().request(support::get(&server.uri("/"))).await.unwrap();
+        let response = support::h2_client()
+            .request(support::get(&server.uri("/")))
+            .await
+            .unwrap();
         assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED);
         server.end().await;
     });
@@ -145,8 +180,9 @@ fn over_http2() {
     on_each_driver(async || {
         let server = start(echo()).await;
         let stream = Bridge::new(server.connect().await).into_send();
-        let (mut sender, connection) =
-            hyper::client::conn::http2::handshake(windlass::hyper::Executor, stream).await.unwrap();
+        let (mut sender, connection) = hyper::client::conn::http2::handshake(windlass::hyper::Executor, stream)
+            .await
+            .unwrap();
         windlass::spawn(connection);
         let mut request = Request::builder()
             .method(Method::CONNECT)
@@ -177,7 +213,9 @@ fn over_http2() {
         while answer.len() < 4 {
             let mut bytes = [0; 16];
             let mut buf = ReadBuf::new(&mut bytes);
-            std::future::poll_fn(|cx| std::pin::Pin::new(&mut upgraded).poll_read(cx, buf.unfilled())).await.unwrap();
+            std::future::poll_fn(|cx| std::pin::Pin::new(&mut upgraded).poll_read(cx, buf.unfilled()))
+                .await
+                .unwrap();
             assert!(!buf.filled().is_empty());
             answer.extend_from_slice(buf.filled());
         }
@@ -193,19 +231,25 @@ fn shutdown() {
     on_each_driver(async || {
         async fn polite(ws: WebSocketUpgrade) -> Response {
             let stopping = windlass_web::stopping();
-            ws.on_upgrade(async move |mut socket: WebSocket| match select(socket.recv(), stopping).await {
-                Either::Left(_) => panic!("nothing is sent"),
-                Either::Right(()) => {
-                    let frame = CloseFrame { code: 1001.into(), reason: "going away".into() };
-                    let _ = socket.close(Some(frame)).await;
-                    while socket.recv().await.is_some() {}
-                }
-            })
+            ws.on_upgrade(
+                async move |mut socket: WebSocket| match select(socket.recv(), stopping).await {
+                    Either::Left(_) => panic!("nothing is sent"),
+                    Either::Right(()) => {
+                        let frame = CloseFrame {
+                            code: 1001.into(),
+                            reason: "going away".into(),
+                        };
+                        let _ = socket.close(Some(frame)).await;
+                        while socket.recv().await.is_some() {}
+                    }
+                },
+            )
         }
         let server = start_with(Server::new().max_connections(1), Router::new().route("/", any(polite))).await;
         let mut socket = connect(&server).await;
         let second = server.connect().await; // beyond the limit: not accepted
-        let second = windlass::spawn(async move { client_async("ws://localhost/", Bridge::new(second)).await.is_err() });
+        let second =
+            windlass::spawn(async move { client_async("ws://localhost/", Bridge::new(second)).await.is_err() });
         server.stop.cancel();
         let Message::Close(Some(frame)) = socket.next().await.unwrap().unwrap() else {
             panic!("the server closes the socket");
