@@ -61,3 +61,8 @@ pub use self::server::{Server, serve, serve_shards, stopping};
 
 /// An error of any type, as tower's services return it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The blocks of the README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
