@@ -298,9 +298,10 @@ mod tests {
 
         socket.is_full.store(true, Ordering::Relaxed);
         assert!(![poll(0), poll(1), poll(2), poll(0)].contains(&true));
-        while counts.iter().any(|count| count.0.load(Ordering::Relaxed) == 0) {
+        while counts.iter().all(|count| count.0.load(Ordering::Relaxed) == 0) {
             windlass::time::sleep(Duration::from_millis(1)).await;
         }
+        assert!(counts.iter().all(|count| count.0.load(Ordering::Relaxed) == 1));
         assert!([poll(0), poll(1), poll(2)].iter().all(|&is_ready| is_ready));
 
         // The place of a connection that has ended is used again.

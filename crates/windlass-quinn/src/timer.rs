@@ -1,13 +1,10 @@
-//! quinn's timers: a sleep that is moved lazily.
-//!
-//! A connection has one timer, for the earliest of loss detection, pacing and idleness, and resets it with almost every datagram,
-//! nearly always to a later time. Moving the loop's timer each time costs two heap operations. So a later deadline is only
-//! remembered, and the loop's timer moves when it fires.
+//! quinn's timers: a connection has one, for the earliest of loss detection, pacing and idleness, and resets it with almost every
+//! datagram.
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use quinn::AsyncTimer;
 use windlass::time::{Instant, Sleep, sleep_until};
@@ -37,48 +34,28 @@ impl Clock {
 pub(crate) struct Timer {
     clock: Clock,
     sleep: Sleep,
-    /// When `sleep` ends: never after `deadline`.
-    armed: Instant,
-    deadline: Instant,
 }
 
 impl Timer {
     pub(crate) fn new(clock: Clock, deadline: std::time::Instant) -> Timer {
-        let deadline = clock.convert(deadline);
-        Timer {
-            clock,
-            sleep: sleep_until(deadline),
-            armed: deadline,
-            deadline,
-        }
+        let sleep = sleep_until(clock.convert(deadline));
+        Timer { clock, sleep }
     }
 }
 
 impl AsyncTimer for Timer {
     fn reset(mut self: Pin<&mut Self>, deadline: std::time::Instant) {
         let deadline = self.clock.convert(deadline);
-        self.deadline = deadline;
-        if deadline < self.armed {
-            self.armed = deadline;
-            self.sleep.reset(deadline);
-        }
+        self.sleep.reset(deadline);
     }
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            ready!(Pin::new(&mut self.sleep).poll(cx));
-            if self.armed >= self.deadline {
-                return Poll::Ready(());
-            }
-            let deadline = self.deadline;
-            self.armed = deadline;
-            self.sleep.reset(deadline);
-        }
+        Pin::new(&mut self.sleep).poll(cx)
     }
 }
 
 impl fmt::Debug for Timer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Timer").field("deadline", &self.deadline).finish()
+        f.debug_struct("Timer").field("sleep", &self.sleep).finish()
     }
 }

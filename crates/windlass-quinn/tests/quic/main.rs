@@ -177,9 +177,16 @@ fn keep_alive_keeps_a_connection() {
             .await
             .unwrap();
         // Only the timer sends now.
-        while connection.stats().frame_tx.ping < 5 {
+        let (turns, pings) = (windlass::counters().turns, connection.stats().frame_tx.ping);
+        while connection.stats().frame_tx.ping < pings + 10 {
             windlass::time::sleep(Duration::from_millis(5)).await;
         }
+        let turns = windlass::counters().turns - turns;
+        println!("{turns} turns for ten pings");
+        assert!(
+            turns < 500,
+            "{turns} turns for ten pings: a timer fires too early, again and again"
+        );
         assert_eq!(ask(&connection, b"ping").await, b"ping");
     });
 }
@@ -213,12 +220,13 @@ fn connections_are_used_and_opened_on_other_threads() {
         let client = client("127.0.0.1:0", client_config).unwrap();
         let connection = client.connect(addr, "localhost").unwrap().await.unwrap();
         let answers = windlass::spawn_blocking(move || {
+            // On a thread without a loop.
+            let another = client.connect(addr, "localhost").unwrap();
             windlass::run(async move {
                 let first = ask(&connection, b"elsewhere").await;
-                // The tasks of the new connection run on the endpoint's loop.
-                let another = client.connect(addr, "localhost").unwrap().await.unwrap();
-                let second = ask(&another, b"opened elsewhere").await;
+                let second = ask(&another.await.unwrap(), b"opened elsewhere").await;
                 // The endpoint and the connections are dropped on this thread.
+                drop(client);
                 (first, second)
             })
         });

@@ -1,8 +1,10 @@
 //! Bulk transfers: offloads seen in counters, and loss.
 
+use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use windlass_quinn::quinn::udp::{UdpSockRef, UdpSocketState};
 use windlass_quinn::quinn::{Connection, Endpoint, EndpointConfig, VarInt};
 use windlass_quinn::{Runtime, client, server};
 
@@ -49,9 +51,10 @@ fn segmentation_offload_is_used() {
         };
         let server = make(Some(server_config), &receiver);
         let client = make(None, &sender);
-        let socket = Counting::new(&runtime, Arc::default());
-        use windlass_quinn::quinn::AsyncUdpSocket;
-        let (gso, gro) = (socket.max_transmit_segments(), socket.max_receive_segments());
+        // What the kernel has, whether the runtime uses it or not.
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let kernel = UdpSocketState::new(UdpSockRef::from(&socket)).unwrap();
+        let (gso, gro) = (kernel.max_gso_segments(), kernel.gro_segments());
 
         let addr = server.local_addr().unwrap();
         let downloaded = windlass::spawn(async move { download(&server.accept().await.unwrap().await.unwrap()).await });
