@@ -1,8 +1,8 @@
 //! axum on windlass and axum on tokio's current_thread runtime, under the same load: `cargo bench --bench axum`.
 //!
 //! Every server has one thread and is a process of its own. The rounds alternate, so that other load on the machine meets all of
-//! them; the ratio is the median of the rounds' ratios. It needs `wrk`. With two cpus or more, servers and `wrk` are pinned to
-//! different ones.
+//! them; a ratio is the median of the rounds' ratios. The processor time per request depends
+//! less on other load. It needs `wrk`. With two cpus or more, servers and `wrk` are pinned to different ones.
 //!
 //! `--rounds N` (15), `--seconds N` per round (2), `--connections N` (50), `--path /json`.
 
@@ -84,17 +84,36 @@ fn start(name: &str) -> Server {
     }
 }
 
-/// Requests per second.
-fn load(server: &Server, seconds: u32, connections: u32, path: &str) -> f64 {
+/// The processor time of a process, in clock ticks of 10 ms. 0 where there is no /proc.
+fn cpu_ticks(child: &Child) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    fields
+        .skip(11)
+        .take(2)
+        .filter_map(|field| field.parse::<f64>().ok())
+        .sum() // utime and stime
+}
+
+/// Requests per second, and microseconds of processor time per request.
+fn load(server: &Server, seconds: u32, connections: u32, path: &str) -> [f64; 2] {
+    let ticks = cpu_ticks(&server.child);
     let uri = format!("http://{}{path}", server.addr);
     let mut wrk = pinned(1, "wrk");
     wrk.args(["-t1", &format!("-c{connections}"), &format!("-d{seconds}s"), &uri]);
     let output = wrk.output().expect("wrk runs");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(!text.contains("Socket errors") && !text.contains("Non-2xx"), "{text}");
-    let rate = text.lines().find_map(|line| line.strip_prefix("Requests/sec:"));
-    rate.and_then(|rate| rate.trim().parse().ok())
-        .unwrap_or_else(|| panic!("{text}"))
+    let rate = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Requests/sec:")?.trim().parse().ok());
+    let count = text
+        .lines()
+        .find_map(|line| line.split_once(" requests in")?.0.trim().parse::<f64>().ok());
+    let (Some(rate), Some(count)) = (rate, count) else {
+        panic!("{text}");
+    };
+    [rate, (cpu_ticks(&server.child) - ticks) * 10_000.0 / count]
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -129,15 +148,19 @@ fn main() {
         }
     }
     for (name, mine) in SERVERS.iter().zip(&rates) {
-        let ratios = mine
-            .iter()
-            .zip(&rates[0])
-            .map(|(mine, tokio)| mine / tokio)
-            .collect::<Vec<_>>();
-        let (low, high) = ratios.iter().fold((f64::MAX, 0.0_f64), |(low, high), &ratio| {
-            (low.min(ratio), high.max(ratio))
+        let [rate, cpu] = [0, 1].map(|which| {
+            let ratios = mine
+                .iter()
+                .zip(&rates[0])
+                .map(|(mine, tokio): (&[f64; 2], _)| mine[which] / tokio[which]);
+            (
+                median(mine.iter().map(|round| round[which]).collect()),
+                median(ratios.collect()),
+            )
         });
-        let (rate, ratio) = (median(mine.clone()), median(ratios));
-        println!("{name:>9}: {rate:>8.0} requests/s, {ratio:.3} of tokio ({low:.3} to {high:.3})");
+        println!(
+            "{name:>9}: {:>8.0} requests/s, {:.3} of tokio; {:>5.2} us of cpu per request, {:.3} of tokio",
+            rate.0, rate.1, cpu.0, cpu.1
+        );
     }
 }
