@@ -391,7 +391,10 @@ impl WorldState {
         kernel.distribute();
         drop(kernel);
         let bury = |loop_index| Command::Bury { loop_index };
-        self.commands.borrow_mut().extend(loops.into_iter().map(bury));
+        let mut commands = self.commands.borrow_mut();
+        // A start that was asked for in the same turn. Otherwise two restarts would start two processes.
+        commands.retain(|command| !matches!(command, Command::Start { host: other } if *other == host));
+        commands.extend(loops.into_iter().map(bury));
         lost
     }
 }

@@ -106,6 +106,31 @@ fn a_crash_runs_no_cleanup_and_destructors_reach_nobody() {
     });
 }
 
+/// Two restarts in one turn, such as that of `calm` and one of the test's own, start one process; after a crash, none.
+#[test]
+fn a_host_has_one_process() {
+    seeds(|sim| async move {
+        let starts = Rc::new(Cell::new(0));
+        let counted = starts.clone();
+        sim.host("server").start(move || {
+            counted.set(counted.get() + 1);
+            std::future::pending::<()>()
+        });
+        sleep(MS).await;
+        assert_eq!(starts.get(), 1);
+        sim.crash("server", Crash::Power);
+        sim.restart("server");
+        sim.restart("server");
+        sleep(MS).await;
+        assert_eq!(starts.get(), 2);
+        sim.restart("server");
+        sim.crash("server", Crash::Process);
+        sleep(MS).await;
+        assert_eq!(starts.get(), 2);
+        Ok(())
+    });
+}
+
 #[test]
 fn a_paused_process_answers_later() {
     seeds(|sim| async move {
