@@ -31,8 +31,8 @@ impl Mpsc for WindlassMpsc {
 }
 
 impl<T: OptionalSend> MpscSender<WindlassMpsc, T> for WindlassMpscSender<T> {
-    fn send(&self, value: T) -> impl Future<Output = Result<(), SendError<T>>> + OptionalSend {
-        async { self.0.send(value).await.map_err(|error| SendError(error.0)) }
+    async fn send(&self, value: T) -> Result<(), SendError<T>> {
+        self.0.send(value).await.map_err(|error| SendError(error.0))
     }
 
     fn downgrade(&self) -> WindlassMpscWeakSender<T> {

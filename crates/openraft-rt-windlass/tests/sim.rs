@@ -153,3 +153,32 @@ fn detached_errors_are_silent() {
     });
     assert_eq!(count.get(), 0);
 }
+
+/// Handles, timers and channels work on other threads than the loop's.
+#[cfg(not(feature = "single-threaded"))]
+#[test]
+fn handles_can_be_sent() {
+    fn is_send<T: Send>(value: T) -> T {
+        value
+    }
+    let (sender, receiver) = WindlassWatch::channel(0);
+    let task = Rt::run(async move {
+        let mut receiver = is_send(receiver);
+        let waiting = is_send(Rt::spawn(async move {
+            receiver.wait_until_ge(&2).await.unwrap();
+            "done"
+        }));
+        let sender = is_send(sender);
+        let thread = std::thread::spawn(move || {
+            sender.send(1).unwrap();
+            sender.send(2).unwrap();
+            // Awaited by a loop of another thread.
+            Rt::run(async {
+                is_send(Rt::sleep(Duration::from_millis(1))).await;
+                is_send(Rt::timeout(Duration::from_secs(60), waiting)).await.unwrap()
+            })
+        });
+        Rt::spawn_blocking(move || thread.join().unwrap()).await.unwrap()
+    });
+    assert_eq!(task.unwrap(), "done");
+}

@@ -69,7 +69,7 @@ struct Queue {
     has_failed: bool,
 }
 
-/// Who is told that a record is durable.
+/// The caller that waits until a record is durable.
 enum Caller {
     Append(IOFlushed),
     Wait(oneshot::Sender<io::Result<()>>),

@@ -99,7 +99,13 @@ async fn test(sim: Sim, bug: Option<Bug>) -> TestResult {
     for name in NODES {
         sim.restart(name);
     }
-    let checked = sim.within(Duration::from_secs(600), history.finish(&addrs)).await?;
+    let checked = sim.within(Duration::from_secs(600), history.finish(&addrs)).await;
+    if checked.is_err() {
+        for addr in &addrs {
+            sim.log(format!("{addr}: {:?}", client::status(addr).await));
+        }
+    }
+    let checked = checked?;
     let last = support::until(&leader).await;
     sim.sometimes("requests were answered", checked > 0);
     sim.sometimes("a result is unknown", history.unknown.get() > 0);
