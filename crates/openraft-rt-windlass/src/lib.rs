@@ -1,4 +1,4 @@
-//! openraft's [`AsyncRuntime`] on [windlass](windlass), a single-threaded event loop on io_uring, epoll, kqueue or IOCP, or on a
+//! openraft's [`AsyncRuntime`] on [windlass], a single-threaded event loop on io_uring, epoll, kqueue or IOCP, or on a
 //! simulated kernel.
 //!
 //! ```
