@@ -345,7 +345,7 @@ fn deadlines() {
         let mut client = EchoClient::new(Channel::new(server.uri("")).unwrap());
         let late = |message| {
             let mut request = Request::new(message);
-            request.set_timeout(Duration::from_millis(100));
+            request.set_timeout(Duration::from_secs(1));
             request
         };
         assert_eq!(
@@ -421,7 +421,7 @@ fn keep_alive() {
             .http()
             .http2()
             .keep_alive_interval(Duration::from_millis(50))
-            .keep_alive_timeout(Duration::from_millis(200));
+            .keep_alive_timeout(Duration::from_secs(3));
         let server = start_with(settings, routes(&service)).await;
         let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let uri = format!("http://{}", proxy.local_addr().unwrap());
@@ -447,7 +447,7 @@ fn keep_alive() {
                 }
             }
         });
-        let channel = Channel::builder().keep_alive(Duration::from_millis(50), Duration::from_millis(200));
+        let channel = Channel::builder().keep_alive(Duration::from_millis(50), Duration::from_secs(3));
         let mut client = EchoClient::new(channel.build(uri).unwrap());
         client.unary(text("hello")).await.unwrap();
         let mut caller = client.clone();

@@ -29,7 +29,7 @@ async fn read_to_end(stream: &TcpStream) -> Vec<u8> {
 #[test]
 fn silent_clients_are_disconnected() {
     on_each_driver(async || {
-        let server = start_with(Server::new().header_timeout(Duration::from_millis(100)), hello()).await;
+        let server = start_with(Server::new().header_timeout(Duration::from_secs(1)), hello()).await;
         for sent in ["", "PRI * HTTP/2", "GET / HT", "GET / HTTP/1.1\r\nhost: a\r\n"] {
             let stream = server.connect().await;
             stream.write_all(sent).await.0.unwrap();
@@ -49,7 +49,7 @@ fn a_tls_handshake_has_the_same_limit() {
     on_each_driver(async || {
         let limited = Server::new()
             .tls(certificates().0)
-            .header_timeout(Duration::from_millis(100));
+            .header_timeout(Duration::from_secs(1));
         let server = start_with(limited, hello()).await;
         read_to_end(&server.connect().await).await;
         server.end().await;
