@@ -34,7 +34,7 @@ impl EventLoop {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     ///
-    /// The outer loop can [enter](EventLoop::enter) this one to spawn tasks and use streams between turns, and can be told of
+    /// The outer loop can [enter](EventLoop::enter) this one to spawn tasks and use streams between turns, and be woken for
     /// such uses: see [`set_host_waker`](EventLoop::set_host_waker). `examples/embed.rs` is a complete program around
     /// `poll(2)`.
     ///

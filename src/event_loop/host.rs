@@ -1,7 +1,7 @@
 //! Waking the outer loop of an embedded loop when something is queued between its turns.
 //!
 //! The outer loop's thread queues tasks, timers and operations itself, so nothing makes the loop's descriptor readable for
-//! them. A flag says whether the outer loop has to be told; without one it is always false, and costs a load and a branch.
+//! them. A flag says whether the outer loop has to be woken; without one it is always false, and costs a load and a branch.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -48,7 +48,7 @@ impl LoopCore {
         }
     }
 
-    /// Whether the outer loop has to be told of new work.
+    /// Whether new work has to wake the outer loop.
     #[inline(always)]
     pub(crate) fn has_unaware_host(&self) -> bool {
         self.host.is_unaware.get()

@@ -121,5 +121,10 @@ pub mod ecosystem {}
 pub mod tokio_libraries {}
 
 #[doc = include_str!("links.md")]
+#[doc = include_str!("../../docs/guide/tokio-runtime.md")]
+#[doc = "---\n\nReference: [`EventLoop::enter`](crate::EventLoop::enter), [`EventLoop::set_host_waker`](crate::EventLoop::set_host_waker)"]
+pub mod tokio_runtime {}
+
+#[doc = include_str!("links.md")]
 #[doc = include_str!("../../docs/guide/faq.md")]
 pub mod faq {}

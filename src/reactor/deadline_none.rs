@@ -7,7 +7,7 @@ use mio::{Poll, Token};
 use crate::sys::Instant;
 
 #[derive(Default)]
-pub(super) struct DeadlineTimer;
+pub(super) struct DeadlineTimer {}
 
 impl DeadlineTimer {
     pub(super) fn open(&mut self, _: &Poll, _: Token) -> io::Result<()> {
