@@ -76,18 +76,18 @@ pub fn wall_now() -> SystemTime {
 /// The time counts from this call, or from the first poll if this is called outside of a loop. `Duration::MAX` waits
 /// forever. A sleep never ends early, and a long one may end up to a thousandth later: see
 /// [`Builder::timer_slack`](crate::Builder::timer_slack). Dropping it cancels the timer. Polling it outside of a loop panics.
+#[inline]
 pub fn sleep(duration: Duration) -> Sleep {
-    let start = match LoopCore::try_current() {
-        Some(core) => SleepState::Until(core.now() + duration),
-        None => SleepState::For(duration),
-    };
-    Sleep { state: start }
+    match LoopCore::try_current() {
+        Some(core) => sleep_until(core.now() + duration),
+        None => Sleep::new(Phase::For, Instant::from_origin(duration)),
+    }
 }
 
 /// Waits until the loop's clock reaches `deadline`.
+#[inline]
 pub fn sleep_until(deadline: Instant) -> Sleep {
-    let state = SleepState::Until(deadline);
-    Sleep { state }
+    Sleep::new(Phase::Until, deadline)
 }
 
 /// The future returned by [`sleep`] and [`sleep_until`].
@@ -97,18 +97,24 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
 /// Dropped on another thread, it sends a cancel to the loop of the timer.
 #[must_use = "a sleep does nothing until it is awaited"]
 pub struct Sleep {
-    state: SleepState,
+    /// The deadline; before the first poll of a sleep that was made outside of a loop, the duration.
+    when: Instant,
+    /// The loop of the timer, while there is one.
+    home: Option<LoopId>,
+    /// Valid if `home` is set.
+    timer: TimerId,
+    /// Valid if `home` is not set.
+    phase: Phase,
 }
 
-enum SleepState {
-    For(Duration),
-    Until(Instant),
-    /// A timer of the loop `home`.
-    Waiting {
-        home: LoopId,
-        timer: TimerId,
-        deadline: Instant,
-    },
+/// What a sleep without a timer does when it is polled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Sets a timer for a deadline that counts from now.
+    For,
+    /// Sets a timer for the deadline.
+    Until,
+    /// Nothing: it has ended.
     Over,
 }
 
@@ -127,84 +133,122 @@ impl Sleep {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn reset(&mut self, deadline: Instant) {
-        let SleepState::Waiting { home, timer, .. } = std::mem::replace(&mut self.state, SleepState::Until(deadline))
-        else {
-            return;
-        };
-        let set = |core: &LoopCore| {
-            let action = core.timers.borrow_mut().cancel(timer);
+        self.when = deadline;
+        self.phase = Phase::Until;
+        let Some(home) = self.home else { return };
+        match home.with(|core| core.reset_timer(self.timer, deadline)) {
+            Some(Some(timer)) => self.timer = timer,
             // A timer that has fired has woken its task; the task's next poll starts the new timer.
-            action.map(|action| core.add_timer(deadline, action))
-        };
-        match home.with(set) {
-            Some(Some(timer)) => self.state = SleepState::Waiting { home, timer, deadline },
-            Some(None) => {}
-            None => home.cancel_timer(timer),
+            Some(None) => self.home = None,
+            None => self.cancel(home),
         }
     }
 
     /// When the sleep ends; `None` once it has ended, or before the first poll if it was made outside of a loop.
     pub fn deadline(&self) -> Option<Instant> {
-        match self.state {
-            SleepState::Until(deadline) | SleepState::Waiting { deadline, .. } => Some(deadline),
-            SleepState::For(_) | SleepState::Over => None,
+        (self.home.is_some() || self.phase == Phase::Until).then_some(self.when)
+    }
+
+    #[inline]
+    fn new(phase: Phase, when: Instant) -> Sleep {
+        Sleep {
+            when,
+            home: None,
+            timer: TimerId::NONE,
+            phase,
         }
     }
 
-    /// Polls a sleep that is waiting for a timer of `core`.
+    /// Sets a timer of this loop.
     #[inline]
-    fn poll_timer(&mut self, core: &LoopCore, timer: TimerId, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
+    fn start(&mut self, core: &LoopCore, cx: &Context<'_>) -> Poll<()> {
+        self.timer = match core.task_polled_with(cx) {
+            Some(task) => core.add_wake_timer(self.when, task.key()),
+            None => add_foreign(core, self.when, cx),
+        };
+        self.home = Some(core.id());
+        Poll::Pending
+    }
+
+    /// Sets a timer for a sleep that was made outside of a loop.
+    #[cold]
+    fn start_now(&mut self, core: &LoopCore, cx: &Context<'_>) -> Poll<()> {
+        self.when = core.now() + self.when.since_origin();
+        // A later `reset` or a poll on another loop keeps the deadline.
+        self.phase = Phase::Until;
+        self.start(core, cx)
+    }
+
+    fn cancel(&mut self, home: LoopId) {
+        home.cancel_timer(self.timer);
+        self.home = None;
+    }
+
+    /// Polls a sleep that has a timer of `core`.
+    #[inline(never)]
+    fn poll_timer(&mut self, core: &LoopCore, cx: &Context<'_>) -> Poll<()> {
         // `have_fired_until` usually avoids looking up the timer, which may be cold in the CPU cache.
-        if core.have_fired_until(deadline) || !rewake(core, timer, cx) {
-            self.state = SleepState::Over;
+        if core.have_fired_until(self.when) || !rewake(core, self.timer, cx) {
+            self.home = None;
+            self.phase = Phase::Over;
             return Poll::Ready(());
         }
         Poll::Pending
+    }
+
+    /// Polls a sleep that has a timer of another loop than the current one.
+    #[cold]
+    fn poll_elsewhere(&mut self, home: LoopId, cx: &Context<'_>) -> Poll<()> {
+        let Some(core) = LoopCore::try_current() else {
+            return match home.on_this_thread() {
+                Some(core) => self.poll_timer(&core, cx),
+                None => self.start(LoopCore::current("sleep"), cx),
+            };
+        };
+        self.cancel(home);
+        self.start(core, cx)
     }
 }
 
 impl Future for Sleep {
     type Output = ();
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let current = LoopCore::try_current();
-        let (core, deadline) = match self.state {
-            SleepState::Waiting { home, timer, deadline } => match current {
-                Some(core) if core.id() == home => return self.poll_timer(core, timer, deadline, cx),
-                Some(core) => {
-                    home.cancel_timer(timer);
-                    (core, deadline)
-                }
-                None => match home.on_this_thread() {
-                    Some(core) => return self.poll_timer(&core, timer, deadline, cx),
-                    None => (LoopCore::current("sleep"), deadline),
-                },
-            },
-            SleepState::For(duration) => {
-                let core = LoopCore::current("sleep");
-                (core, core.now() + duration)
-            }
-            SleepState::Until(deadline) => (LoopCore::current("sleep"), deadline),
-            SleepState::Over => return Poll::Ready(()),
-        };
-        let timer = core.add_timer(deadline, Action::Wake(cx.waker().clone()));
-        self.state = SleepState::Waiting {
-            home: core.id(),
-            timer,
-            deadline,
-        };
-        Poll::Pending
+        if let Some(home) = self.home {
+            return match LoopCore::try_current() {
+                Some(core) if core.id() == home => self.poll_timer(core, cx),
+                _ => self.poll_elsewhere(home, cx),
+            };
+        }
+        match self.phase {
+            Phase::Until => self.start(LoopCore::current("sleep"), cx),
+            Phase::For => self.start_now(LoopCore::current("sleep"), cx),
+            Phase::Over => Poll::Ready(()),
+        }
     }
 }
 
+/// Adds a timer for a waker that is not the current task's.
+#[cold]
+fn add_foreign(core: &LoopCore, when: Instant, cx: &Context<'_>) -> TimerId {
+    let waker = cx.waker().clone();
+    core.add_timer(when, Action::Wake(waker))
+}
+
 /// Makes a timer wake the current poll's waker. False if the timer has fired.
-fn rewake(core: &LoopCore, id: TimerId, cx: &mut Context<'_>) -> bool {
-    match core.timers.borrow_mut().get(id) {
-        None => return false,
-        Some(Action::Wake(waker)) if waker.will_wake(cx.waker()) => return true,
-        Some(_) => {}
+fn rewake(core: &LoopCore, id: TimerId, cx: &Context<'_>) -> bool {
+    let task = core.task_polled_with(cx);
+    match (core.timers.borrow_mut().get(id), task) {
+        (None, _) => return false,
+        (Some(Action::WakeTask(key)), Some(task)) if *key == task.key() => return true,
+        (Some(Action::Wake(waker)), None) if waker.will_wake(cx.waker()) => return true,
+        _ => {}
     }
-    let mut action = Action::Wake(cx.waker().clone());
+    let mut action = match task {
+        Some(task) => Action::WakeTask(task.key()),
+        None => Action::Wake(cx.waker().clone()),
+    };
     // Cloning a waker is foreign code: the timer may have fired inside it and woken only the old waker.
     match core.timers.borrow_mut().get(id) {
         Some(current) => std::mem::swap(current, &mut action),
@@ -214,21 +258,21 @@ fn rewake(core: &LoopCore, id: TimerId, cx: &mut Context<'_>) -> bool {
 }
 
 impl Drop for Sleep {
+    #[inline]
     fn drop(&mut self) {
-        if let SleepState::Waiting { home, timer, .. } = self.state {
-            home.cancel_timer(timer);
+        if let Some(home) = self.home {
+            home.cancel_timer(self.timer);
         }
     }
 }
 
 impl fmt::Debug for Sleep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.state {
-            SleepState::For(duration) => write!(f, "Sleep(for {duration:?})"),
-            SleepState::Until(deadline) | SleepState::Waiting { deadline, .. } => {
-                write!(f, "Sleep(until {:?})", deadline.since_origin())
-            }
-            SleepState::Over => write!(f, "Sleep(over)"),
+        match self.phase {
+            _ if self.home.is_some() => write!(f, "Sleep(until {:?})", self.when.since_origin()),
+            Phase::Until => write!(f, "Sleep(until {:?})", self.when.since_origin()),
+            Phase::For => write!(f, "Sleep(for {:?})", self.when.since_origin()),
+            Phase::Over => write!(f, "Sleep(over)"),
         }
     }
 }
@@ -250,11 +294,13 @@ impl fmt::Debug for Sleep {
 /// })?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
+#[inline]
 pub fn timeout<F: Future>(duration: Duration, future: F) -> Timeout<F> {
     Timeout::new(future, sleep(duration))
 }
 
 /// As [`timeout`], with a deadline on the loop's clock.
+#[inline]
 pub fn timeout_at<F: Future>(deadline: Instant, future: F) -> Timeout<F> {
     Timeout::new(future, sleep_until(deadline))
 }
@@ -273,6 +319,7 @@ enum TimeoutState<F> {
 }
 
 impl<F> Timeout<F> {
+    #[inline]
     fn new(future: F, sleep: Sleep) -> Timeout<F> {
         Timeout {
             state: TimeoutState::Running { future, sleep },

@@ -362,7 +362,9 @@ unsafe impl Driver for Toy {
             }
         }
         match wait {
-            Wait::Until(deadline) if completed.len() == before => self.now = self.now.max(deadline),
+            Wait::Until(deadline) | Wait::Between(_, deadline) if completed.len() == before => {
+                self.now = self.now.max(deadline);
+            }
             Wait::Forever if completed.len() == before => panic!("the loop would wait forever"),
             _ => {}
         }

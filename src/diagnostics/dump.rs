@@ -140,12 +140,17 @@ impl LoopCore {
             }
         });
         for (when, action) in timers.iter() {
-            if let Action::Wake(waker) = action {
+            let address = match action {
+                Action::WakeTask(key) => self.task_of(*key).map(RawTask::address),
+                Action::Wake(waker) => Some(waker.data()),
+                Action::Call(_) => None,
+            };
+            if let Some(address) = address {
                 let left = match when {
                     crate::time::Instant::NEVER => Duration::MAX,
                     when => when - now,
                 };
-                add(waker.data(), Waiting::Timer(left));
+                add(address, Waiting::Timer(left));
             }
         }
         for dump in &mut dumps {

@@ -122,6 +122,12 @@ pub unsafe trait Driver {
     /// Reads the loop's clock, which never goes back. A driver may have a virtual one.
     fn now(&self) -> Instant;
 
+    /// Whether [`now`](Driver::now) reads the system's monotonic clock. The loop then reads it without asking the driver. False by
+    /// default, which is always right.
+    fn has_system_clock(&self) -> bool {
+        false
+    }
+
     /// Whether the clock is virtual: the driver's own, which jumps to the next deadline when nothing can run.
     ///
     /// Threads run in real time. While a thread works for the loop, the loop passes [`Wait::Forever`] to
@@ -395,6 +401,9 @@ pub enum Wait {
     Poll,
     /// Until there is a completion or the loop's clock reaches this time, which may have passed.
     Until(Instant),
+    /// Until there is a completion or some time between these two: the next timers have slack. A driver for which the precise
+    /// end of a wait is expensive chooses a cheap one. Treating this as `Until` the second time is always right.
+    Between(Instant, Instant),
     /// Until there is a completion.
     Forever,
 }

@@ -31,6 +31,7 @@ use crate::event_loop::inbox::Inbox;
 use crate::event_loop::loop_id::{LoopId, Registration};
 use crate::event_loop::park::Parker;
 use crate::event_loop::ready::ReadyQueue;
+use crate::event_loop::task_key::TaskKey;
 use crate::event_loop::task_list::TaskList;
 use crate::event_loop::timers::{Action, TimerId, Timers};
 use crate::inflight::OpTable;
@@ -79,6 +80,7 @@ pub(crate) struct LoopCore {
     /// Whether the driver's descriptors are kernel descriptors.
     pub(crate) fd_space: FdSpace,
     pub(crate) has_virtual_clock: bool,
+    has_system_clock: bool,
     tries_first: bool,
     /// Whether the driver runs blocking jobs itself; `None` before the first job.
     takes_jobs: Cell<Option<bool>>,
@@ -171,13 +173,14 @@ impl LoopCore {
             is_abandoned: Cell::new(false),
             fd_space: driver.fd_space(),
             has_virtual_clock,
+            has_system_clock: driver.has_system_clock(),
             tries_first: driver.tries_first(),
             takes_jobs: Cell::new(None),
             clock_holds: Cell::new(0),
             ops: OpTable::default(),
             pool: OnceCell::new(),
             ready: ReadyQueue::default(),
-            timers: RefCell::new(Timers::new(slack)),
+            timers: RefCell::new(Timers::new(slack, has_virtual_clock)),
             polling_stack: RefCell::default(),
             tasks: TaskList::default(),
             registration: Registration::new(this, &inbox),
@@ -288,8 +291,12 @@ impl LoopCore {
 
     // For tasks and futures.
 
+    #[inline]
     pub(crate) fn now(&self) -> Instant {
-        let now = self.driver.borrow().now();
+        let now = match self.has_system_clock {
+            true => sys::monotonic(),
+            false => self.driver.borrow().now(),
+        };
         self.times.set_recent(now);
         now
     }
@@ -310,18 +317,53 @@ impl LoopCore {
     fn add_timer_hosted(&self, when: Instant, action: Action) -> TimerId {
         // The loop's recent time may be that of a turn long ago.
         let now = self.now();
+        self.change_timers_hosted(|timers| timers.add(now, when, action))
+    }
+
+    /// Wakes the outer loop if the change makes a timer due before all others.
+    #[cold]
+    fn change_timers_hosted<R>(&self, change: impl FnOnce(&mut Timers) -> R) -> R {
         let mut timers = self.timers.borrow_mut();
-        let before = timers.next_wake();
-        let id = timers.add(now, when, action);
-        let is_first = timers.next_wake() != before;
+        let before = timers.exact_wake();
+        let result = change(&mut timers);
+        let first = timers.exact_wake();
+        let is_first = first.is_some() && first != before;
         drop(timers);
         if is_first {
             self.queued();
         }
-        id
+        result
     }
 
+    /// Adds a timer that wakes a task of this loop.
+    #[inline]
+    pub(crate) fn add_wake_timer(&self, when: Instant, key: TaskKey) -> TimerId {
+        match self.has_unaware_host() {
+            false => self.timers.borrow_mut().add_wake_task(self.times.recent(), when, key),
+            true => self.add_timer_hosted(when, Action::WakeTask(key)),
+        }
+    }
+
+    /// Changes the deadline of a timer, and its id: see [`Timers::reset`].
+    pub(crate) fn reset_timer(&self, id: TimerId, when: Instant) -> Option<TimerId> {
+        match self.has_unaware_host() {
+            false => self.timers.borrow_mut().reset(self.times.recent(), id, when),
+            true => {
+                let now = self.now();
+                self.change_timers_hosted(|timers| timers.reset(now, id, when))
+            }
+        }
+    }
+
+    #[inline]
     pub(crate) fn cancel_timer(&self, id: TimerId) {
+        if !self.timers.borrow_mut().cancel_wake_task(id) {
+            self.cancel_other_timer(id);
+        }
+    }
+
+    #[cold]
+    fn cancel_other_timer(&self, id: TimerId) {
         let action = self.timers.borrow_mut().cancel(id);
         drop(action);
     }
@@ -334,6 +376,12 @@ impl LoopCore {
 
     pub(crate) fn current_task(&self) -> Option<RawTask> {
         self.current_task.get()
+    }
+
+    /// The current task, if it is polled with a waker of its own, and not by a combinator with another.
+    #[inline]
+    pub(crate) fn task_polled_with(&self, cx: &Context<'_>) -> Option<RawTask> {
+        self.current_task().filter(|task| task.owns(cx.waker()))
     }
 
     /// The task that this thread is polling.

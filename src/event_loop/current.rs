@@ -64,6 +64,14 @@ fn change_to(scope: Scope) -> Scope {
     SCOPE.replace(scope)
 }
 
+#[cold]
+#[track_caller]
+fn outside_of_a_loop(call: &str) -> ! {
+    panic!(
+        "windlass: `{call}` was called outside of an event loop: call it inside `windlass::run` or under `EventLoop::enter`, or from another thread through a `LoopHandle`"
+    )
+}
+
 impl LoopCore {
     /// The current loop of this thread.
     #[inline]
@@ -93,12 +101,11 @@ impl LoopCore {
 
     /// As `try_current`, for functions that need a loop: panics with the name of the `call` if there is none.
     #[track_caller]
+    #[inline]
     pub(crate) fn current<'a>(call: &str) -> &'a LoopCore {
         match LoopCore::try_current() {
             Some(core) => core,
-            None => panic!(
-                "windlass: `{call}` was called outside of an event loop: call it inside `windlass::run` or under `EventLoop::enter`, or from another thread through a `LoopHandle`"
-            ),
+            None => outside_of_a_loop(call),
         }
     }
 

@@ -57,7 +57,7 @@ impl EventLoop {
         let core = self.core();
         let wait = core.next_wait();
         let deadline = match wait {
-            Wait::Until(deadline) => Some(deadline),
+            Wait::Until(deadline) | Wait::Between(_, deadline) => Some(deadline),
             Wait::No | Wait::Poll | Wait::Forever => None,
         };
         let arms_deadlines = core.driver().arm_deadline(deadline);
@@ -84,9 +84,11 @@ impl EventLoop {
     /// An outer loop needs this only where the descriptor does not become readable for timers, and to
     /// turn several times before it waits.
     pub fn next_deadline(&self) -> Option<Instant> {
+        // Makes the time of the next wake-up exact.
+        self.core().timers.borrow_mut().exact_wake();
         match self.core().next_wait() {
             Wait::No | Wait::Poll => Some(self.time()),
-            Wait::Until(deadline) => Some(deadline),
+            Wait::Until(deadline) | Wait::Between(_, deadline) => Some(deadline),
             Wait::Forever => None,
         }
     }

@@ -52,8 +52,17 @@ impl LoopId {
     /// Cancels a timer of the loop: at once on the loop's thread, from another thread in the loop's next turn.
     #[inline]
     pub(crate) fn cancel_timer(self, timer: TimerId) {
-        if self.with(|core| core.cancel_timer(timer)).is_none() {
-            self.send(RemoteEvent::CancelTimer(timer));
+        match LoopCore::try_current() {
+            Some(core) if core.id() == self => core.cancel_timer(timer),
+            _ => self.cancel_timer_elsewhere(timer),
+        }
+    }
+
+    #[cold]
+    fn cancel_timer_elsewhere(self, timer: TimerId) {
+        match self.on_this_thread() {
+            Some(core) => core.cancel_timer(timer),
+            None => self.send(RemoteEvent::CancelTimer(timer)),
         }
     }
 

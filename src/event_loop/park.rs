@@ -20,6 +20,9 @@ const INBOX_CHECKS_PER_POLL: u32 = 8;
 /// The poll interval between an early wake-up and the deadline: the loop waits for the clock there, not for events.
 const POLL_EVERY: Duration = Duration::from_micros(50);
 
+/// A driver can make use of more slack than this: Linux delays the end of a wait by up to 50 us to share an interrupt.
+const LEAST_SLACK: Duration = Duration::from_micros(100);
+
 /// A clock that shows the same time in this many reads is taken to be virtual: it advances only in a driver's sleep.
 const MAX_STALLED_READS: u32 = 1000;
 
@@ -112,11 +115,14 @@ impl LoopCore {
         let mut now = began;
         // With precise timers, a near deadline leaves no time to sleep.
         if wake_at.is_none_or(|wake_at| wake_at > began) {
-            self.sleep(completed, wake_at.map_or(Wait::Forever, Wait::Until))?;
+            let wait = wake_at.map_or(Wait::Forever, |wake_at| self.with_slack(wake_at));
+            self.sleep(completed, wait)?;
             now = self.now();
             let found_events = self.has_events(completed);
             busy_poll.record_sleep(now - began, found_events, completed);
             match wake_at {
+                // A driver does not aim at the end of a wait with slack, so its end says nothing about the kernel's lateness.
+                Some(_) if matches!(wait, Wait::Between(..)) => return Ok(now),
                 Some(wake_at) if !found_events && now >= wake_at => busy_poll.record_lateness(now - wake_at),
                 // Events arrived, or a signal interrupted the sleep and the loop turns again.
                 _ => return Ok(now),
@@ -133,6 +139,14 @@ impl LoopCore {
             self.sleep(completed, Wait::Until(deadline))?;
         }
         Ok(now)
+    }
+
+    /// A wait until `wake_at`, or until any time from the first deadline on if the slack of timers allows that.
+    fn with_slack(&self, wake_at: Instant) -> Wait {
+        match self.timers.borrow_mut().earliest() {
+            Some(earliest) if earliest + LEAST_SLACK <= wake_at => Wait::Between(earliest, wake_at),
+            _ => Wait::Until(wake_at),
+        }
     }
 
     /// Blocks in the driver. The loop's thread blocks only here and, as back-off, in `check_poll`.
@@ -200,7 +214,7 @@ impl LoopCore {
     #[cold]
     fn check_in_shortage(&self, result: io::Result<()>, completed: &[Completion], wait: Wait) -> io::Result<()> {
         let parker = &self.parker;
-        let blocks = matches!(wait, Wait::Until(_) | Wait::Forever);
+        let blocks = !matches!(wait, Wait::No | Wait::Poll);
         let failures = parker.shortages.get();
         let error = match result {
             Err(error) if is_shortage(&error) => error,
@@ -222,7 +236,7 @@ impl LoopCore {
         if blocks && !self.has_events(completed) {
             let pause = (FIRST_RETRY * (1 << failures.min(16))).min(LONGEST_RETRY);
             let left = match wait {
-                Wait::Until(deadline) => deadline - now,
+                Wait::Until(deadline) | Wait::Between(_, deadline) => deadline - now,
                 Wait::No | Wait::Poll | Wait::Forever => LONGEST_RETRY,
             };
             std::thread::sleep(pause.min(left));

@@ -39,7 +39,7 @@ impl LoopCore {
         if !self.ready.is_empty() || self.inbox.has_events() {
             return Wait::No;
         }
-        match self.timers.borrow_mut().next_wake() {
+        match self.timers.borrow_mut().next_wake(self.times.recent()) {
             Some(deadline) if deadline < Instant::NEVER && !self.clock_stands_still() => Wait::Until(deadline),
             _ => Wait::Forever,
         }
@@ -62,7 +62,7 @@ impl LoopCore {
                 self.end_poll(began);
                 self.check_poll(result, &completed, wait)
             }
-            Wait::Until(deadline) => self.park(&mut completed, Some(deadline)),
+            Wait::Until(deadline) | Wait::Between(_, deadline) => self.park(&mut completed, Some(deadline)),
             Wait::Forever => self.park(&mut completed, None),
         };
         // Deliver completions that were reaped before the error.
@@ -109,6 +109,7 @@ impl LoopCore {
         loop {
             let due = self.timers.borrow_mut().pop_due(now);
             match due {
+                Some(Action::WakeTask(key)) => self.wake_task(key),
                 Some(Action::Wake(waker)) => guard("a waker", || waker.wake()),
                 Some(Action::Call(callback)) => self.ready.push(Ready::Call(callback)),
                 None => return,

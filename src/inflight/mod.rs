@@ -147,7 +147,7 @@ impl LoopCore {
         if !slot.is_in_flight() {
             return false;
         }
-        match self.current_task().filter(|task| task.owns(cx.waker())) {
+        match self.task_polled_with(cx) {
             Some(task) if !slot.has_flag(HAS_WAKER) => slot.task.set(task.key()),
             task => return self.register_slowly(slot, task, cx),
         }

@@ -416,6 +416,10 @@ unsafe impl Driver for Reactor {
         sys::monotonic()
     }
 
+    fn has_system_clock(&self) -> bool {
+        true
+    }
+
     fn control(&mut self, call: Control<'_>) -> io::Result<Reply> {
         match call {
             Control::Close { fd } | Control::Reset { fd } | Control::Forget { fd } => self.fd_closed(fd),

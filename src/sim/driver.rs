@@ -255,7 +255,7 @@ unsafe impl Driver for SimDriver {
             // The world decides when the loop runs again.
             (_, Notifying::World(_)) => {}
             _ if !is_idle => {}
-            (Wait::Until(deadline), Notifying::Thread(notifier)) => {
+            (Wait::Until(deadline) | Wait::Between(_, deadline), Notifying::Thread(notifier)) => {
                 // A notification that has already come ends the wait before the clock moves.
                 if !notifier.take() {
                     kernel.clock = kernel.clock.max(deadline.since_origin().as_nanos() as u64);

@@ -1072,7 +1072,7 @@ impl World {
         match wait {
             _ if is_pending => schedule.run(loop_index, now),
             Wait::No | Wait::Poll => schedule.run(loop_index, now),
-            Wait::Until(deadline) => schedule.run_at_deadline(loop_index, deadline),
+            Wait::Until(deadline) | Wait::Between(_, deadline) => schedule.run_at_deadline(loop_index, deadline),
             Wait::Forever => {}
         }
         wire.log.record(now, host, EventKind::Turn, entries, cost);

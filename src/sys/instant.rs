@@ -27,7 +27,7 @@ impl Instant {
 
     /// The time `since` after the clock's origin. For drivers.
     pub fn from_origin(since: Duration) -> Instant {
-        let ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+        let ns = saturating_nanos(since);
         Instant { ns }
     }
 
@@ -52,13 +52,21 @@ impl Instant {
     }
 }
 
+/// The nanoseconds of a duration, without `Duration::as_nanos`' 128 bits.
+#[inline]
+fn saturating_nanos(duration: Duration) -> u64 {
+    let secs = duration.as_secs().checked_mul(1_000_000_000);
+    let ns = secs.and_then(|ns| ns.checked_add(u64::from(duration.subsec_nanos())));
+    ns.unwrap_or(u64::MAX)
+}
+
 impl Add<Duration> for Instant {
     type Output = Instant;
 
+    #[inline]
     fn add(self, duration: Duration) -> Instant {
-        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Instant {
-            ns: self.ns.saturating_add(ns),
+            ns: self.ns.saturating_add(saturating_nanos(duration)),
         }
     }
 }
@@ -67,9 +75,8 @@ impl Sub<Duration> for Instant {
     type Output = Instant;
 
     fn sub(self, duration: Duration) -> Instant {
-        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Instant {
-            ns: self.ns.saturating_sub(ns),
+            ns: self.ns.saturating_sub(saturating_nanos(duration)),
         }
     }
 }

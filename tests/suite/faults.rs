@@ -260,7 +260,7 @@ unsafe impl Driver for Scripted {
     fn poll(&mut self, _completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         match wait {
             Wait::No | Wait::Poll => {}
-            Wait::Until(deadline) => self.now = self.now.max(deadline),
+            Wait::Until(deadline) | Wait::Between(_, deadline) => self.now = self.now.max(deadline),
             Wait::Forever => panic!("a wait would never end"),
         }
         Ok(())

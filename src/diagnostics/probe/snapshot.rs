@@ -77,6 +77,7 @@ impl LoopCore {
         });
         let timers = self.timers.borrow();
         let timers = timers.iter().take(MAX).map(|(when, action)| match action {
+            Action::WakeTask(key) => (when, self.task_of(*key).map_or(0, |task| task.address() as usize)),
             Action::Wake(waker) => (when, Waker::data(waker) as usize),
             Action::Call(_) => (when, 0),
         });

@@ -53,7 +53,7 @@ impl Timer {
         let deadline = match wait {
             Wait::No | Wait::Poll => return (0, false),
             Wait::Forever => return (INFINITE, false),
-            Wait::Until(deadline) => deadline,
+            Wait::Until(deadline) | Wait::Between(_, deadline) => deadline,
         };
         let left = (deadline - sys::monotonic()).min(MAX_WAIT);
         if left.is_zero() {

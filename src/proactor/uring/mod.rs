@@ -173,10 +173,10 @@ impl Uring {
         self.counters.overflows += u64::from(submission.cq_overflow());
         drop(submission);
         let mut flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
-        let sleeps = matches!(wait, Wait::Until(_) | Wait::Forever);
+        let sleeps = !matches!(wait, Wait::No | Wait::Poll);
         let time;
         let mut args = types::SubmitArgs::new();
-        if let Wait::Until(deadline) = wait {
+        if let Wait::Until(deadline) | Wait::Between(_, deadline) = wait {
             // The kernel's clock is a signed 64-bit count of nanoseconds: 292 years.
             let deadline = deadline.min(Instant::from_origin(MAX_WAIT));
             let until = if self.features.absolute_timeout {
@@ -323,6 +323,10 @@ unsafe impl Driver for Uring {
         sys::monotonic()
     }
 
+    fn has_system_clock(&self) -> bool {
+        true
+    }
+
     fn submits_in_batches(&self) -> bool {
         true
     }
@@ -404,7 +408,7 @@ unsafe impl Driver for Uring {
             !submission.is_empty() || submission.taskrun() || submission.cq_overflow()
         };
         // Completions that are already here are handled before blocking, and the backlog must not wait for a wake-up.
-        let sleeps = !has_completed && self.backlog.is_empty() && matches!(wait, Wait::Until(_) | Wait::Forever);
+        let sleeps = !has_completed && self.backlog.is_empty() && !matches!(wait, Wait::No | Wait::Poll);
         let wait = if sleeps { wait } else { Wait::No };
         let mut entered = match must_enter || sleeps {
             true => self.enter(wait),

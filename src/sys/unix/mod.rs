@@ -51,7 +51,6 @@ mod udp;
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
-use std::time::Duration;
 
 use socket2::SockRef;
 
@@ -188,11 +187,13 @@ fn fill(chunk: &mut [u8]) -> bool {
 }
 
 /// Reads the monotonic clock.
+#[inline]
 pub(crate) fn monotonic() -> Instant {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel fills the local timespec and keeps no pointer to it.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    Instant::from_origin(Duration::new(now.tv_sec as u64, now.tv_nsec as u32))
+    // The time since the machine was started: it does not overflow.
+    Instant::from_nanos(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
 }
 
 /// Prepares a socket that was created elsewhere. On an error the caller still owns it.

@@ -228,7 +228,7 @@ unsafe impl Driver for QuirkyDriver {
         }
         self.submit();
         let wait = match wait {
-            Wait::Until(_) | Wait::Forever if self.is_holding() => Wait::Poll,
+            Wait::Until(_) | Wait::Between(..) | Wait::Forever if self.is_holding() => Wait::Poll,
             wait => wait,
         };
         let result = self.poll_inner(wait);
