@@ -8,6 +8,7 @@ mod codecs;
 mod misbehaving;
 mod raw;
 mod server;
+mod threads;
 mod timers;
 mod traits;
 

@@ -20,6 +20,7 @@ mod quirks;
 #[cfg(unix)]
 mod replicated_log;
 mod scenarios;
+mod thread_bound;
 
 use std::error::Error;
 use std::future::Future;
