@@ -20,9 +20,12 @@ use windlass::{LoopHandle, spawn, spawn_blocking};
 
 use crate::support::{Case, CountDrop, PanicOnDrop, exceptions_of, on_every_driver, rounds};
 
-/// Records the thread of its destructor and the running task, which belong to the value as its `Rc` does.
+/// The threads of destructors, and whether each ran inside of a task.
+type Drops = Arc<Mutex<Vec<(ThreadId, bool)>>>;
+
+/// Records its drop. Its `Rc` makes it belong to one thread.
 struct Traced {
-    drops: Arc<Mutex<Vec<(ThreadId, bool)>>>,
+    drops: Drops,
     not_send: Rc<Cell<usize>>,
 }
 
@@ -37,8 +40,8 @@ impl Drop for Traced {
     }
 }
 
-fn traced() -> (Traced, Arc<Mutex<Vec<(ThreadId, bool)>>>) {
-    let drops = Arc::default();
+fn traced() -> (Traced, Drops) {
+    let drops = Drops::default();
     let not_send = Rc::default();
     let traced = Traced {
         drops: Arc::clone(&drops),
