@@ -126,5 +126,10 @@ pub mod tokio_libraries {}
 pub mod tokio_runtime {}
 
 #[doc = include_str!("links.md")]
+#[doc = include_str!("../../docs/guide/amqp.md")]
+#[doc = "---\n\nReference: [`LoopHandle`](crate::LoopHandle), [`RemoteHandle`](crate::RemoteHandle), [`compat`](crate::compat)"]
+pub mod amqp {}
+
+#[doc = include_str!("links.md")]
 #[doc = include_str!("../../docs/guide/faq.md")]
 pub mod faq {}

@@ -1,12 +1,13 @@
 //! Runs each program of this folder on both drivers, and compares it with its block in the guide.
 
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a server may take to start.
-const START: Duration = Duration::from_secs(60);
+/// A server that takes longer to start hangs.
+const START: Duration = Duration::from_secs(300);
 
 /// A folder that is removed when this is dropped.
 struct Folder(PathBuf);
@@ -25,14 +26,27 @@ impl Drop for Folder {
     }
 }
 
-/// A server that is killed when this is dropped.
+/// A server that is killed when this is dropped, with the processes that it has started.
 struct Server(Child);
+
+impl Server {
+    fn start(command: &mut Command) -> Server {
+        Server(command.process_group(0).spawn().expect("the server starts"))
+    }
+}
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.0.kill();
+        let group = format!("-{}", self.0.id());
+        let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
         let _ = self.0.wait();
     }
+}
+
+/// A port that was free a moment ago. Another program may take it: then the server ends, and the test fails.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("its address").port()
 }
 
 fn run_on_both_drivers(program: &str, argument: &str) {
@@ -69,13 +83,20 @@ fn wait_for(server: &mut Server, mut is_ready: impl FnMut() -> bool) {
 #[test]
 fn the_guide_shows_the_programs() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let guide = std::fs::read_to_string(root.join("../../docs/guide/tokio-libraries.md")).expect("the page");
-    for name in ["tower", "postgres", "redis"] {
-        let program = std::fs::read_to_string(root.join(format!("src/bin/{name}.rs"))).expect("the program");
-        let block = format!("```rs\n{program}```\n");
+    let read = |path: String| std::fs::read_to_string(root.join(&path)).expect(&path);
+    let programs = std::fs::read_dir(root.join("src/bin")).expect("the programs").flatten();
+    for program in programs.map(|entry| entry.path()) {
+        let name = program.file_stem().expect("a name").to_str().expect("UTF-8");
+        // `rust` blocks are also tests of windlass itself, which depends on that library for its tests.
+        let (page, language) = match name {
+            "websocket" => ("ecosystem", "rust"),
+            "lapin" => ("amqp", "rs"),
+            _ => ("tokio-libraries", "rs"),
+        };
+        let block = format!("```{language}\n{}```\n", read(format!("src/bin/{name}.rs")));
         assert!(
-            guide.contains(&block),
-            "docs/guide/tokio-libraries.md does not contain src/bin/{name}.rs as it is"
+            read(format!("../../docs/guide/{page}.md")).contains(&block),
+            "docs/guide/{page}.md does not contain src/bin/{name}.rs as it is"
         );
     }
 }
@@ -83,6 +104,11 @@ fn the_guide_shows_the_programs() {
 #[test]
 fn tower_service() {
     run_on_both_drivers(env!("CARGO_BIN_EXE_tower"), "");
+}
+
+#[test]
+fn websocket_client_and_server() {
+    run_on_both_drivers(env!("CARGO_BIN_EXE_websocket"), "");
 }
 
 #[test]
@@ -117,15 +143,15 @@ fn postgres_client() {
         .stdout(Stdio::null())
         .status();
     assert!(init.is_ok_and(|status| status.success()), "initdb");
-    let server = run_as(&postgres)
+    let mut command = run_as(&postgres);
+    command
         .arg("-D")
         .arg(&data)
         .arg("-k")
         .arg(&folder.0)
         .args(["-c", "listen_addresses=", "-c", "fsync=off", "-p", "5432"])
-        .stderr(Stdio::null())
-        .spawn();
-    let mut server = Server(server.expect("postgres starts"));
+        .stderr(Stdio::null());
+    let mut server = Server::start(&mut command);
     let socket = folder.0.join(".s.PGSQL.5432");
     let isready = find("pg_isready").expect("pg_isready comes with PostgreSQL");
     wait_for(&mut server, || {
@@ -142,20 +168,57 @@ fn redis_client() {
         return eprintln!("skipped: redis-server is not installed");
     };
     let folder = Folder::new("redis");
-    // A port that was free a moment ago. Another program may take it: then the server ends, and the test fails.
-    let port = TcpListener::bind("127.0.0.1:0")
-        .and_then(|listener| listener.local_addr())
-        .expect("a port")
-        .port();
-    let server = Command::new(redis)
+    let port = free_port();
+    let mut command = Command::new(redis);
+    command
         .args(["--bind", "127.0.0.1", "--save", "", "--port"])
         .arg(port.to_string())
         .arg("--dir")
         .arg(&folder.0)
-        .stdout(Stdio::null())
-        .spawn();
-    let mut server = Server(server.expect("redis-server starts"));
+        .stdout(Stdio::null());
+    let mut server = Server::start(&mut command);
     let addr = format!("127.0.0.1:{port}");
     wait_for(&mut server, || std::net::TcpStream::connect(&addr).is_ok());
     run_on_both_drivers(env!("CARGO_BIN_EXE_redis"), &addr);
+}
+
+#[test]
+fn amqp_client() {
+    // Debian's script in `PATH` uses the folders of the system's own server.
+    let script = Path::new("/usr/lib/rabbitmq/bin/rabbitmq-server");
+    let (true, Some(epmd)) = (script.exists(), find("epmd")) else {
+        return eprintln!("skipped: rabbitmq-server is not installed");
+    };
+    let folder = Folder::new("rabbitmq");
+    let [names, port, peers] = [free_port(), free_port(), free_port()].map(|port| port.to_string());
+    // Erlang's name server. Started here, because Erlang would start a daemon that stays.
+    let _names = Server::start(Command::new(epmd).args(["-port", &names]));
+    let mut command = Command::new(script);
+    command
+        .current_dir(&folder.0)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command.env("HOME", &folder.0).env("RABBITMQ_MNESIA_BASE", &folder.0);
+    command.env(
+        "RABBITMQ_NODENAME",
+        format!("windlass-{}@localhost", std::process::id()),
+    );
+    command.env("ERL_EPMD_PORT", names).env("RABBITMQ_DIST_PORT", peers);
+    command
+        .env("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1")
+        .env("RABBITMQ_NODE_PORT", &port);
+    command.env("RABBITMQ_LOG_BASE", &folder.0).env("RABBITMQ_LOGS", "-");
+    for (variable, file) in [
+        ("RABBITMQ_CONF_ENV_FILE", "environment"),
+        ("RABBITMQ_CONFIG_FILE", "configuration"),
+        ("RABBITMQ_ENABLED_PLUGINS_FILE", "plugins"),
+        ("RABBITMQ_PID_FILE", "pid"),
+    ] {
+        command.env(variable, folder.0.join(file));
+    }
+    let mut server = Server::start(&mut command);
+    wait_for(&mut server, || {
+        std::net::TcpStream::connect(format!("127.0.0.1:{port}")).is_ok()
+    });
+    run_on_both_drivers(env!("CARGO_BIN_EXE_lapin"), &format!("amqp://127.0.0.1:{port}"));
 }

@@ -1,42 +1,15 @@
 use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
-use send_wrapper::SendWrapper;
-use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use windlass::compat::Bridge;
 use windlass::net::TcpStream;
 use windlass::time::timeout;
 
-/// redis wants a stream that is `Send`. This one is, and panics if another thread uses it.
-struct Local(SendWrapper<Bridge<TcpStream>>);
-
-impl AsyncRead for Local {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.0).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Local {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        AsyncWrite::poll_write(Pin::new(&mut *self.0), cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        AsyncWrite::poll_flush(Pin::new(&mut *self.0), cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        AsyncWrite::poll_shutdown(Pin::new(&mut *self.0), cx)
-    }
-}
-
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let addr = std::env::args().nth(1).ok_or("usage: redis 127.0.0.1:6379")?;
     windlass::run(async {
-        let stream = Local(SendWrapper::new(Bridge::new(TcpStream::connect(addr).await?)));
+        // redis requires a stream that is `Send`. This one panics if another thread uses it.
+        let stream = Bridge::new(TcpStream::connect(addr).await?).into_send();
         // redis' own timeouts need tokio's timer. Use windlass's, as below.
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let (mut connection, driver) =
