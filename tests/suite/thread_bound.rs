@@ -139,6 +139,8 @@ fn into_inner_returns_the_wrapper_elsewhere_and_the_value_at_home() {
             assert_eq!(drops.get(), 0);
             drop(value);
             assert_eq!(drops.get(), 1);
+            drop(ThreadBound::new(CountDrop(drops.clone())));
+            assert_eq!(drops.get(), 2, "at home, the wrapper's drop is the value's");
         });
     });
 }
