@@ -119,8 +119,9 @@ impl fmt::Debug for LoopHandle {
     }
 }
 
-/// A handle to a future that was sent to a loop, or [of a task](crate::JoinHandle::into_remote). Await it on any runtime, or block another thread with
-/// [`wait`](RemoteHandle::wait). If the loop closes first, the result is a cancelled [`JoinError`].
+/// A handle to a future that was sent to a loop, or [to a task](crate::JoinHandle::into_remote). Await it on any runtime, or
+/// block another thread with [`wait`](RemoteHandle::wait). If the loop closes first, the result is a cancelled
+/// [`JoinError`].
 ///
 /// Dropping the handle detaches the future. If it then panics or returns an `Err`, the loop's exception handler is called: for
 /// errors once per spawn location, and then with a count.
