@@ -104,31 +104,6 @@ fn use_on_another_thread_panics_and_names_both_threads() {
 }
 
 #[test]
-fn the_panic_names_the_callers_line() {
-    let hook = std::panic::take_hook();
-    let lines = Arc::new(Mutex::new(Vec::new()));
-    let seen = lines.clone();
-    std::panic::set_hook(Box::new(move |info| {
-        let location = info.location().unwrap();
-        match info.payload_as_str() {
-            Some(message) if message.contains("ThreadBound<u16>") => {
-                seen.lock().unwrap().push((location.file().to_owned(), location.line()));
-            }
-            _ => hook(info),
-        }
-    }));
-    on_every_driver(move |case| {
-        case.run(async {
-            let bound = ThreadBound::new(1u16);
-            let line = line!() + 1;
-            assert!(elsewhere(move || *bound + 1).is_err());
-            let (file, found) = lines.lock().unwrap().pop().unwrap();
-            assert!(file.ends_with("thread_bound.rs") && found == line, "{file}:{found}");
-        });
-    });
-}
-
-#[test]
 fn into_inner_returns_the_wrapper_elsewhere_and_the_value_at_home() {
     on_every_driver(|case| {
         case.run(async {
