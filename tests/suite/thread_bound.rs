@@ -374,11 +374,17 @@ fn a_bridge_in_a_wrapper_reads_and_writes() {
             let mut bridge = Bridge::new(client).into_send();
             fn is_send<T: Send + Sync>(_: &T) {}
             is_send(&bridge);
-            assert_eq!(poll_fn(|cx| bridge.poll_write(cx, b"ping")).await.unwrap(), 4);
+            let mut len = 0;
+            while len < 4 {
+                len += poll_fn(|cx| bridge.poll_write(cx, &b"ping"[len..])).await.unwrap();
+            }
             assert_eq!(gather(4, || server.read_managed()).await, b"ping");
             // A wrapped stream in a bridge works as well.
             let mut server = Bridge::new(ThreadBound::new(server));
-            poll_fn(|cx| server.poll_write(cx, b"pong")).await.unwrap();
+            len = 0;
+            while len < 4 {
+                len += poll_fn(|cx| server.poll_write(cx, &b"pong"[len..])).await.unwrap();
+            }
             poll_fn(|cx| server.poll_flush(cx)).await.unwrap();
             let (mut reply, mut len) = ([0; 8], 0);
             while len < 4 {
