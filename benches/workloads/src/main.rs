@@ -21,15 +21,22 @@
 //! nothing, and tokio's multi-threaded runtime. The load runs on the same cores.
 
 mod load;
+#[allow(dead_code, reason = "shared with the other benches")]
+#[path = "../../kit/progress.rs"]
+mod progress;
 mod serve;
 mod server;
+#[allow(dead_code, reason = "shared with the other benches")]
+#[path = "../../kit/stats.rs"]
+mod stats;
 mod workload;
 
-use std::io::Write;
 use std::net::SocketAddr;
 
 use load::Sample;
+use progress::Progress;
 use server::Server;
+use stats::{Spread, paired_ratio};
 use workload::{Effort, Workload};
 
 /// A server: the name in the table, the argument of `serve`, and whether it has a process for each core.
@@ -129,6 +136,8 @@ fn compare(amounts: &Amounts) {
         false => &ONE_CORE,
     };
     let mut errors = 0;
+    let mut tables = String::new();
+    let mut progress = Progress::new(amounts.only.len() * amounts.rounds * kinds.len());
     for &workload in &amounts.only {
         let start = |kind| Server::start(workload, kind, amounts.all_cores);
         let servers: Vec<Server> = kinds.iter().map(start).collect();
@@ -137,8 +146,8 @@ fn compare(amounts: &Amounts) {
             for at in 0..servers.len() {
                 // Each round starts with the next server.
                 let at = (at + round) % servers.len();
-                progress(&format!(
-                    "{}, round {} of {}: {}",
+                progress.step(&format!(
+                    "{}, {}/{}: {}",
                     workload.name(),
                     round + 1,
                     amounts.rounds,
@@ -150,33 +159,29 @@ fn compare(amounts: &Amounts) {
                 samples[at].push(sample);
             }
         }
-        progress("");
-        errors += table(workload, &amounts.effort, kinds, &samples);
+        errors += samples.iter().flatten().map(|sample| sample.errors).sum::<usize>();
+        tables += &table(workload, &amounts.effort, kinds, &samples);
         if amounts.all_cores {
             for (driver, processes, shards) in [("proactor", 1, 2), ("reactor", 3, 4)] {
                 let [rate, cpu] = paired(&samples[shards], &samples[processes]);
-                println!("{driver}, shards against processes: {rate} x the requests, {cpu} x the CPU time");
+                tables += &format!("{driver}, shards against processes: {rate} x the requests, {cpu} x the CPU time\n");
             }
         }
-        println!();
+        tables += "\n";
     }
+    progress.finish();
+    print!("{tables}");
     if errors > 0 {
         std::process::exit(1);
     }
 }
 
-/// One line on standard error, which the next one replaces.
-fn progress(text: &str) {
-    eprint!("\r{text:<70}\r");
-    let _ = std::io::stderr().flush();
-}
-
-/// Prints the table of a workload and returns the number of errors.
-fn table(workload: Workload, effort: &Effort, kinds: &[Kind], samples: &[Vec<Sample>]) -> usize {
+/// The table of a workload.
+fn table(workload: Workload, effort: &Effort, kinds: &[Kind], samples: &[Vec<Sample>]) -> String {
     let unit = workload.unit();
-    println!("{}", workload.title(effort));
-    println!(
-        "{:<20} {:>12} {:>22} {:>16} {:>22} {:>7}",
+    let mut table = format!(
+        "{}\n{:<20} {:>12} {:>22} {:>16} {:>22} {:>7}\n",
+        workload.title(effort),
         "server",
         format!("{unit}s/s"),
         "ratio (least, most)",
@@ -184,35 +189,22 @@ fn table(workload: Workload, effort: &Effort, kinds: &[Kind], samples: &[Vec<Sam
         "CPU ratio (least, most)",
         "errors"
     );
-    let mut errors = 0;
     for ((name, ..), of_it) in kinds.iter().zip(samples) {
-        let failed: usize = of_it.iter().map(|sample| sample.errors).sum();
-        errors += failed;
         let [rate, cpu] = paired(of_it, &samples[0]);
-        println!(
-            "{name:<20} {:>12.0} {rate:>22} {:>16.2} {cpu:>22} {failed:>7}",
-            median(of_it.iter().map(|sample| sample.rate)),
-            median(of_it.iter().map(|sample| sample.cpu_us)),
+        table += &format!(
+            "{name:<20} {:>12.0} {rate:>22} {:>16.2} {cpu:>22} {:>7}\n",
+            Spread::of(of_it.iter().map(|sample| sample.rate)).median,
+            Spread::of(of_it.iter().map(|sample| sample.cpu_us)).median,
+            of_it.iter().map(|sample| sample.errors).sum::<usize>(),
         );
     }
-    errors
+    table
 }
 
 /// The ratios of rate and CPU time within each round: median, least and greatest.
 fn paired(one: &[Sample], other: &[Sample]) -> [String; 2] {
     [|sample: &Sample| sample.rate, |sample: &Sample| sample.cpu_us].map(|value: fn(&Sample) -> f64| {
-        let ratios = || one.iter().zip(other).map(|(one, other)| value(one) / value(other));
-        let (least, most) = (ratios().fold(f64::MAX, f64::min), ratios().fold(0.0, f64::max));
-        format!("{:.3} ({least:.2}, {most:.2})", median(ratios()))
+        let Spread { median, least, most } = paired_ratio(one.iter().map(value), other.iter().map(value));
+        format!("{median:.3} ({least:.2}, {most:.2})")
     })
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() % 2 {
-        0 if middle > 0 => (values[middle - 1] + values[middle]) / 2.0,
-        _ => values.get(middle).copied().unwrap_or(f64::NAN),
-    }
 }
