@@ -86,6 +86,7 @@ impl<T: 'static> JoinSet<T> {
         self.spawn_as(future, None, Location::caller())
     }
 
+    #[track_caller]
     fn spawn_as<F: Future<Output = T> + 'static>(
         &self,
         future: F,
