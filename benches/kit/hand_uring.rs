@@ -24,12 +24,13 @@ struct Connection {
     buffer: Box<[u8]>,
 }
 
-/// Serves until killed, with one-shot operations. The first line on standard output is the port.
-pub(crate) fn serve() -> io::Result<()> {
-    let mut ring = ring()?;
+/// Serves until killed, with one-shot operations. The first line on standard output is the port. The rings have room for
+/// this many connections.
+pub(crate) fn serve(connections: usize) -> io::Result<()> {
+    let mut ring = ring(connections)?;
     let listener = listen()?;
     let door = listener.as_raw_fd();
-    let mut connections: Vec<Option<Connection>> = Vec::new();
+    let mut connections: Vec<Option<Connection>> = Vec::with_capacity(connections);
     let mut free = Vec::new();
     push(&mut ring, accept(door))?;
     loop {
@@ -63,12 +64,13 @@ pub(crate) fn serve() -> io::Result<()> {
     }
 }
 
-pub(crate) fn ring() -> io::Result<IoUring> {
+/// A ring whose completion queue does not overflow when all of these connections are ready at once.
+pub(crate) fn ring(connections: usize) -> io::Result<IoUring> {
     IoUring::builder()
         .setup_single_issuer()
         .setup_defer_taskrun()
         .setup_submit_all()
-        .setup_cqsize(4096)
+        .setup_cqsize((2 * connections).next_power_of_two().clamp(4096, 32 * 1024) as u32)
         .build(256)
 }
 
@@ -143,38 +145,43 @@ fn push(ring: &mut IoUring, entry: squeue::Entry) -> io::Result<()> {
 struct Buffers {
     entries: *mut BufRingEntry,
     memory: *mut u8,
+    count: u16,
     tail: u16,
     /// The number of buffers that the kernel has.
     left: u16,
 }
 
-/// As many as in windlass' pool, so that both have the same memory.
-const BUFFERS: u16 = 256;
+/// As many buffers as in windlass' pool, or as connections if these are more: as the lower bound, this server should not
+/// run out of buffers.
+fn buffers_for(connections: usize) -> u16 {
+    connections.next_power_of_two().clamp(256, 16 * 1024) as u16
+}
 
 impl Buffers {
-    fn register(ring: &IoUring) -> io::Result<Buffers> {
+    fn register(ring: &IoUring, count: u16) -> io::Result<Buffers> {
         let layout = |len: usize, align: usize| Layout::from_size_align(len, align).expect("a few MiB");
-        let entries_len = usize::from(BUFFERS) * size_of::<BufRingEntry>();
+        let entries_len = usize::from(count) * size_of::<BufRingEntry>();
         // The kernel requires page alignment for the entries. The buffers are allocated without touching them, as in
         // windlass, so that their memory counts when connections use it. SAFETY: neither layout is empty.
         let (entries, memory) = unsafe {
             (
                 alloc_zeroed(layout(entries_len, 4096)).cast::<BufRingEntry>(),
-                alloc_zeroed(layout(usize::from(BUFFERS) * BUFFER_LEN, 16)),
+                alloc_zeroed(layout(usize::from(count) * BUFFER_LEN, 16)),
             )
         };
         let mut buffers = Buffers {
             entries,
             memory,
+            count,
             tail: 0,
             left: 0,
         };
         // SAFETY: the array is page-aligned, has that many entries, and is never freed.
         unsafe {
             ring.submitter()
-                .register_buf_ring_with_flags(entries as u64, BUFFERS, 0, 0)
+                .register_buf_ring_with_flags(entries as u64, count, 0, 0)
         }?;
-        for index in 0..BUFFERS {
+        for index in 0..count {
             buffers.give(index);
         }
         Ok(buffers)
@@ -189,7 +196,7 @@ impl Buffers {
         // SAFETY: the place is within the array, and there are no more buffers than places. The tail lies in the first
         // entry and is shared with the kernel as an atomic.
         unsafe {
-            let entry = &mut *self.entries.add(usize::from(self.tail & (BUFFERS - 1)));
+            let entry = &mut *self.entries.add(usize::from(self.tail & (self.count - 1)));
             entry.set_addr(address as u64);
             entry.set_len(BUFFER_LEN as u32);
             entry.set_bid(index);
@@ -204,12 +211,12 @@ impl Buffers {
 /// The same with multishot accepts and receives, a buffer ring and direct descriptors. The user data of a send names
 /// its buffer, which returns to the ring on completion. With several requests in flight, receives of a connection could
 /// overtake its sends: this server supports one request at a time.
-pub(crate) fn serve_multishot() -> io::Result<()> {
-    let mut ring = ring()?;
+pub(crate) fn serve_multishot(connections: usize) -> io::Result<()> {
+    let mut ring = ring(connections)?;
     // The table of direct descriptors must not be longer than RLIMIT_NOFILE.
     let room = limits::open_files().unwrap_or(1024).min(16 * 1024);
     ring.submitter().register_files_sparse(room as u32)?;
-    let mut buffers = Buffers::register(&ring)?;
+    let mut buffers = Buffers::register(&ring, buffers_for(connections))?;
     let listener = listen()?;
     // Accepted connections inherit it.
     socket2::SockRef::from(&listener).set_tcp_nodelay(true)?;

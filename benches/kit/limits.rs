@@ -1,7 +1,7 @@
 //! Resource limits: open files, for ten thousand connections, and locked memory, for glommio's rings and buffers. Child
 //! processes inherit them.
 
-use std::io;
+use std::{fs, io};
 
 /// The resource id, whose type differs between glibc and musl.
 const OPEN_FILES: i32 = libc::RLIMIT_NOFILE as i32;
@@ -39,7 +39,43 @@ pub(crate) fn stretch_open_files() -> io::Result<Raised> {
     stretch(OPEN_FILES, 1 << 20)
 }
 
-/// The same for locked memory; unlimited for a privileged process.
+/// The number of idle loopback connections between two processes that this machine allows, up to `wanted`; if it is lower,
+/// also the reason. Raises the limit on open files.
+pub(crate) fn connections(wanted: usize) -> io::Result<(usize, Option<String>)> {
+    let files = stretch_open_files()?.now;
+    let mut limits = vec![(
+        files.saturating_sub(100),
+        format!("{files} open files per process, the hard limit (`ulimit -Hn`); raising it needs CAP_SYS_RESOURCE"),
+    )];
+    // The first number of a file.
+    let read = |path: &str| {
+        let text = fs::read_to_string(path).ok()?;
+        text.split_whitespace().find_map(|word| word.parse::<u64>().ok())
+    };
+    if let (Some(most), Some(used)) = (read("/proc/sys/fs/file-max"), read("/proc/sys/fs/file-nr")) {
+        // Both ends are open files.
+        let reason = format!("{most} open files in the system (fs.file-max), {used} of them in use");
+        limits.push((most.saturating_sub(used) / 2, reason));
+    }
+    let tracked = "/proc/sys/net/netfilter/nf_conntrack_";
+    if let (Some(most), Some(used)) = (read(&format!("{tracked}max")), read(&format!("{tracked}count"))) {
+        let reason = format!("{most} tracked connections (net.netfilter.nf_conntrack_max), {used} of them in use");
+        limits.push((most.saturating_sub(used), reason));
+    }
+    let available = super::machine::memory_info("MemAvailable").unwrap_or(u64::MAX);
+    let reason = format!("{} of available memory", show_bytes(available));
+    limits.push((available / CONNECTION_BYTES, reason));
+    let (most, reason) = limits.into_iter().min_by_key(|(most, _)| *most).expect("not empty");
+    match most < wanted as u64 {
+        true => Ok((most as usize, Some(reason))),
+        false => Ok((wanted, None)),
+    }
+}
+
+/// A cautious estimate of the memory of an idle connection, both ends with their kernel memory.
+const CONNECTION_BYTES: u64 = 32 * 1024;
+
+/// Raises the limit on locked memory; unlimited for a privileged process.
 pub(crate) fn stretch_locked_memory() -> io::Result<Raised> {
     stretch(LOCKED_MEMORY, libc::RLIM_INFINITY)
 }

@@ -9,6 +9,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
+use socket2::{Domain, Socket, Type};
+
 use super::clock::least_timer_slack;
 use super::epoll::{Epoll, Events, Interest};
 use super::histogram::Histogram;
@@ -16,6 +18,13 @@ use super::process::{Process, own_cpu_time};
 
 /// The time without an answer after which a round fails.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Connections that are opened before the server has answered on each of them. Fewer than the smallest default backlog of
+/// the servers (128), so that no accept queue overflows: the kernel would then drop handshakes and retry after a second.
+const BATCH: usize = 64;
+
+/// Connections from one loopback address, 127.0.0.1 and those after it: fewer than it has ephemeral ports (28,232 by default).
+const PER_SOURCE: usize = 20_000;
 
 /// The shape of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,6 +164,8 @@ pub(crate) struct Load {
     request: Vec<u8>,
     buffer: Vec<u8>,
     latency: Histogram,
+    /// Whether a completed echo is followed by the next request: not while the connections are opened.
+    is_started: bool,
 }
 
 struct Connection {
@@ -169,8 +180,18 @@ struct Connection {
 }
 
 impl Load {
-    /// Opens the connections and sends the first requests on each.
+    /// Opens the connections, with one echo on each, and sends the first requests to be counted.
     pub(crate) fn connect(port: u16, shape: Shape) -> io::Result<Load> {
+        let mut load = Load::open(port, shape)?;
+        load.is_started = true;
+        for id in 0..load.connections.len() {
+            load.ask(id, shape.in_flight)?;
+        }
+        Ok(load)
+    }
+
+    /// Opens the connections, with one echo on each; they are idle then.
+    pub(crate) fn open(port: u16, shape: Shape) -> io::Result<Load> {
         let request: Vec<u8> = (0..shape.request_len).map(|at| (at % 251) as u8).collect();
         let mut load = Load {
             epoll: Epoll::new()?,
@@ -179,26 +200,40 @@ impl Load {
             buffer: vec![0; request.len().max(64 * 1024)],
             request,
             latency: Histogram::default(),
+            is_started: false,
         };
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        for id in 0..shape.connections {
-            let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-            stream.set_nodelay(true)?;
-            stream.set_nonblocking(true)?;
-            load.epoll.add(stream.as_raw_fd(), id as u64, Interest::Read)?;
-            let mut connection = Connection {
-                stream,
-                begun: VecDeque::with_capacity(shape.in_flight),
-                received: 0,
-                unsent: 0,
-                interest: Interest::Read,
-            };
-            let now = Instant::now();
-            connection.ask(shape.in_flight, now, &load.request);
-            connection.send(&load.request, &load.epoll, id as u64)?;
-            load.connections.push(connection);
+        while load.connections.len() < shape.connections {
+            let batch = BATCH.min(shape.connections - load.connections.len());
+            for _ in 0..batch {
+                load.add(&address, shape.in_flight)?;
+            }
+            load.run_for(batch as u64)?;
         }
         Ok(load)
+    }
+
+    /// Opens a connection and sends one request.
+    fn add(&mut self, address: &SocketAddr, in_flight: usize) -> io::Result<()> {
+        let id = self.connections.len();
+        let stream = connect(address, id)?;
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        self.epoll.add(stream.as_raw_fd(), id as u64, Interest::Read)?;
+        self.connections.push(Connection {
+            stream,
+            begun: VecDeque::with_capacity(in_flight),
+            received: 0,
+            unsent: 0,
+            interest: Interest::Read,
+        });
+        self.ask(id, 1)
+    }
+
+    fn ask(&mut self, id: usize, count: usize) -> io::Result<()> {
+        let connection = &mut self.connections[id];
+        connection.ask(count, Instant::now(), &self.request);
+        connection.send(&self.request, &self.epoll, id as u64)
     }
 
     /// Runs until `end`, and returns the number of completed echoes.
@@ -242,7 +277,9 @@ impl Load {
                     for begun in connection.begun.drain(..done) {
                         self.latency.add(now.duration_since(begun));
                     }
-                    connection.ask(done, now, &self.request);
+                    if self.is_started {
+                        connection.ask(done, now, &self.request);
+                    }
                 }
             }
             if connection.unsent > 0 || event.writable {
@@ -251,6 +288,19 @@ impl Load {
         }
         Ok(echoes)
     }
+}
+
+/// Opens connection number `id`.
+fn connect(address: &SocketAddr, id: usize) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    // Closing resets the connection, so that thousands do not stay in TIME_WAIT during the next measurement.
+    socket.set_linger(Some(Duration::ZERO))?;
+    if id >= PER_SOURCE {
+        let source = Ipv4Addr::from(Ipv4Addr::LOCALHOST.to_bits() + (id / PER_SOURCE) as u32);
+        socket.bind(&SocketAddr::from((source, 0)).into())?;
+    }
+    socket.connect_timeout(&(*address).into(), PATIENCE)?;
+    Ok(socket.into())
 }
 
 impl Connection {

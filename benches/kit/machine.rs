@@ -103,6 +103,16 @@ fn siblings_of(core: usize) -> Vec<usize> {
     ranges.flatten().collect()
 }
 
+/// A field of `/proc/meminfo`, in bytes.
+pub(crate) fn memory_info(field: &str) -> Option<u64> {
+    let info = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
+    let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
 fn processor() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find(|line| line.starts_with("model name"));

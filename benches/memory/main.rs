@@ -1,12 +1,17 @@
 //! Memory per task, timer and idle connection: `cargo bench --bench memory`
 //!
 //! Tasks and timers: 100,000 of each, counted by a counting allocator (exact and reproducible; spare capacity of the
-//! loop's tables is included). Connections: a server process accepts 10,000 connections, echoes 64 bytes on each, and
-//! then waits on all of them with managed reads. Its heap is counted in the same way, and its private memory is read
-//! from the kernel; the growth is divided by the number of connections. Kernel memory for sockets is not included. The
-//! target is at most 800 bytes per connection.
+//! loop's tables is included). Connections: a server process accepts 10,000 connections from this process, echoes 64
+//! bytes on each, and then waits on all of them with managed reads. Its heap is counted in the same way, and its private
+//! memory is read from the kernel; the growth is divided by the number of connections. The target is at most 800 bytes per
+//! connection. Kernel memory is the growth of the slab allocator of the whole machine, so it has both ends of each
+//! connection, and what other programs allocate meanwhile.
+//!
+//! Many connections come from several loopback addresses, because one has 28,232 ephemeral ports. If the machine does not
+//! allow as many as requested, the bench says why, and measures as many as possible.
 //!
 //!     cargo bench --bench memory                              a few seconds
+//!     cargo bench --bench memory -- --connections 100000      a minute, if the limits allow it
 //!     cargo bench --bench memory -- --connections 1000 --count 10000 --driver reactor
 
 #[cfg(target_os = "linux")]

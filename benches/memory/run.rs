@@ -3,20 +3,20 @@
 use std::future::pending;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use windlass::EventLoop;
 use windlass::net::{self, TcpListener};
 
 use crate::kit::drivers::Driver;
 use crate::kit::hand_epoll::print_port;
-use crate::kit::limits::want_open_files;
-use crate::kit::machine::Machine;
+use crate::kit::load::{Load, Shape};
+use crate::kit::machine::{Machine, memory_info};
 use crate::kit::options::{self, Options};
 use crate::kit::process::Process;
 use crate::kit::progress::Progress;
-use crate::kit::text::{bytes, cells, lay_out};
-use crate::kit::{heap, server};
+use crate::kit::text::{bytes, cells, lay_out, nanos, thousands};
+use crate::kit::{heap, limits, server};
 
 const USAGE: &str = "\
 usage: cargo bench --bench memory -- [--connections N] [--count N] [--driver proactor|reactor]";
@@ -33,42 +33,80 @@ pub(crate) fn main() -> io::Result<()> {
         return serve(driver.ok_or(io::Error::other("no driver given"))?);
     }
     let options = Options::read(USAGE, &["--connections", "--count", "--driver"]);
-    let connections = options.number("--connections", 10_000);
+    let wanted = options.number("--connections", 10_000);
     let count = options.number("--count", 100_000);
     let drivers = options.drivers();
+    let machine = Machine::look();
+    machine.pin_to_load();
+    let (connections, limit) = limits::connections(wanted)?;
 
-    let mut rows = vec![cells(["", "count", "", "heap, each", "process, each", ""])];
-    let mut refusals = String::new();
-    let mut progress = Progress::new(drivers.len() * (FILLS.len() + 1));
+    let mut progress = Progress::weighing(drivers.len() as f64 * (FILLS.len() as f64 * 0.1 + connections as f64 / 1e4));
+    let mut rows = vec![cells(["", "count", "", "heap, each"])];
     for driver in &drivers {
         for (what, fill) in FILLS {
-            progress.step(&format!("{what}, {}", driver.name));
+            progress.step_of(0.1, &format!("{what}, {}", driver.name));
             let each = heap_each(&driver.open()?, count, fill)?;
-            rows.push(row(what, count, driver, each, f64::NAN, ""));
+            rows.push(cells([what, &count.to_string(), driver.name, &bytes(each)]));
         }
     }
+    let head = [
+        "",
+        "count",
+        "",
+        "heap, each",
+        "process, each",
+        "kernel, each",
+        "accepted/s",
+        "CPU, each",
+        "",
+    ];
+    let mut idle = vec![cells(head)];
+    let mut refusals = String::new();
     for driver in &drivers {
-        progress.step(&format!("connections, {}", driver.name));
-        match connections_each(driver, connections) {
-            Ok((heap, process)) => {
-                let verdict = match heap <= AIM && process <= AIM {
-                    true => "within 800 B",
-                    false => "more than 800 B",
-                };
-                rows.push(row("idle connection", connections, driver, heap, process, verdict));
-            }
+        progress.step_of(connections as f64 / 1e4, &format!("connections, {}", driver.name));
+        match measure(driver, connections, &machine) {
+            Ok(each) => idle.push(each.row(connections, driver)),
             Err(error) => refusals += &format!("  connections, {}: left out: {error}\n", driver.name),
         }
     }
     progress.finish();
-    print!("{}{refusals}", lay_out(&rows, &[0, 2, 5]));
-    println!("\n  heap: bytes requested from the allocator; process: private memory of the process");
+    print!("{}\n{}{refusals}", lay_out(&rows, &[0, 2]), lay_out(&idle, &[0, 2, 8]));
+    if let Some(limit) = limit {
+        println!("\n  {wanted} connections are not possible here: {limit}");
+    }
+    println!("\n  heap: bytes requested from the allocator; process: private memory of the server");
+    println!("  kernel: growth of the kernel's slab memory, with both ends of a connection");
+    println!("  accepted/s, CPU: with one echo of 64 bytes on each connection");
     Ok(())
 }
 
-fn row(what: &str, count: usize, driver: &Driver, heap: f64, process: f64, verdict: &str) -> Vec<String> {
-    let count = count.to_string();
-    cells([what, &count, driver.name, &bytes(heap), &bytes(process), verdict])
+/// The figures of idle connections.
+struct Idle {
+    heap: f64,
+    process: f64,
+    kernel: f64,
+    rate: f64,
+    cpu_nanos: f64,
+}
+
+impl Idle {
+    fn row(&self, count: usize, driver: &Driver) -> Vec<String> {
+        let verdict = match self.heap <= AIM && self.process <= AIM {
+            true => "within 800 B",
+            false => "more than 800 B",
+        };
+        cells([
+            "idle connection",
+            &count.to_string(),
+            driver.name,
+            &bytes(self.heap),
+            &bytes(self.process),
+            &bytes(self.kernel),
+            &thousands(self.rate),
+            &nanos(self.cpu_nanos),
+            verdict,
+        ])
+    }
 }
 
 /// Adds `count` tasks or timers to a loop.
@@ -107,30 +145,35 @@ fn heap_each(event_loop: &EventLoop, count: usize, fill: Fill) -> io::Result<f64
     Ok((heap::in_use() - before) as f64 / count as f64)
 }
 
-/// Heap and process memory per idle connection, in bytes.
-fn connections_each(driver: &Driver, count: usize) -> io::Result<(f64, f64)> {
-    // The limit applies to each process: the server has as many descriptors as this one.
-    want_open_files(count as u64 + 100)?;
-    let (process, port) = server::start(&[driver.name], Machine::look().server_core())?;
+fn measure(driver: &Driver, connections: usize, machine: &Machine) -> io::Result<Idle> {
+    let (process, port) = server::start(&[driver.name], machine.server_core())?;
     let mut control = TcpStream::connect(("127.0.0.1", port))?;
     // A first echo and answer: memory that the loop allocates at its first managed read is not counted.
-    echo(&mut control)?;
-    let before = look(&process, &mut control)?;
-    let mut streams = Vec::with_capacity(count);
-    for _ in 0..count {
-        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-        echo(&mut stream)?;
-        streams.push(stream);
-    }
-    let after = look(&process, &mut control)?;
-    let each = |before: u64, after: u64| (after as f64 - before as f64) / count as f64;
-    Ok((each(before.0, after.0), each(before.1, after.1)))
-}
-
-fn echo(stream: &mut TcpStream) -> io::Result<()> {
     let mut answer = REQUEST;
-    stream.write_all(&REQUEST)?;
-    stream.read_exact(&mut answer)
+    control.write_all(&REQUEST)?;
+    control.read_exact(&mut answer)?;
+    let (heap, private) = look(&process, &mut control)?;
+    let (kernel, cpu, begin) = (memory_info("Slab"), process.cpu_time()?, Instant::now());
+    let shape = Shape {
+        connections,
+        request_len: REQUEST.len(),
+        in_flight: 1,
+    };
+    let load = Load::open(port, shape)?;
+    let (wall, cpu) = (begin.elapsed(), process.cpu_time()? - cpu);
+    let kernel_after = memory_info("Slab");
+    let (heap_after, private_after) = look(&process, &mut control)?;
+    drop(load);
+    let each = |before: u64, after: u64| (after as f64 - before as f64) / connections as f64;
+    Ok(Idle {
+        heap: each(heap, heap_after),
+        process: each(private, private_after),
+        kernel: kernel
+            .zip(kernel_after)
+            .map_or(f64::NAN, |(before, after)| each(before, after)),
+        rate: connections as f64 / wall.as_secs_f64(),
+        cpu_nanos: cpu.as_nanos() as f64 / connections as f64,
+    })
 }
 
 /// The server's heap and process memory, in bytes.

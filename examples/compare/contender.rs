@@ -138,7 +138,7 @@ fn try_driver(kind: Kind) -> io::Result<bool> {
 
 #[cfg(feature = "proactor")]
 fn try_ring() -> io::Result<bool> {
-    super::kit::hand_uring::ring().map(|_| true)
+    super::kit::hand_uring::ring(1).map(|_| true)
 }
 
 #[cfg(not(feature = "proactor"))]

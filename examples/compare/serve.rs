@@ -34,10 +34,11 @@ pub(crate) fn serve(kind: Kind) -> io::Result<()> {
         Kind::Proactor => windlass_server(DriverChoice::Proactor),
         Kind::Reactor => windlass_server(DriverChoice::Reactor),
         Kind::Epoll => hand_epoll::serve(),
+        // The smallest rings: 4,096 completions, and 256 buffers as in windlass.
         #[cfg(feature = "proactor")]
-        Kind::Uring => super::kit::hand_uring::serve(),
+        Kind::Uring => super::kit::hand_uring::serve(1),
         #[cfg(feature = "proactor")]
-        Kind::UringMultishot => super::kit::hand_uring::serve_multishot(),
+        Kind::UringMultishot => super::kit::hand_uring::serve_multishot(1),
         #[cfg(not(feature = "proactor"))]
         Kind::Uring | Kind::UringMultishot => Err(io::Error::other("built without the feature proactor")),
         Kind::Asyncio | Kind::Uvloop => Err(io::Error::other("these servers are Python scripts")),

@@ -125,7 +125,7 @@ pub(crate) fn measure_sleeps(kind: Kind, pause: Duration, count: usize) -> io::R
         }
         #[cfg(feature = "proactor")]
         Kind::Uring => {
-            let mut ring = super::kit::hand_uring::ring()?;
+            let mut ring = super::kit::hand_uring::ring(1)?;
             plain_sleeps(pause, count, || super::kit::hand_uring::sleep(&mut ring, pause))?
         }
         #[cfg(not(feature = "proactor"))]
