@@ -114,6 +114,22 @@ impl Contender {
         matches!(self, Epoll | Uring | UringMultishot | Pread)
     }
 
+    /// Waits for readiness with epoll; the others wait for completions of io_uring. Plain `pread` does neither.
+    fn uses_epoll(self) -> Option<bool> {
+        use Contender::*;
+        match self {
+            Pread => None,
+            Epoll | Tokio | Smol | Reactor | ReactorPrecise | ReactorNoBusyPoll | ReactorEager => Some(true),
+            Uring | UringMultishot | Compio | Monoio | Glommio => Some(false),
+            Proactor | ProactorPrecise | ProactorNoBusyPoll | ProactorEager => Some(false),
+        }
+    }
+
+    /// A hand-written loop on the same interface of the kernel as `other`.
+    pub(crate) fn is_hand_of_kind(self, other: Contender) -> bool {
+        self.is_hand() && (self.uses_epoll().is_none() || self.uses_epoll() == other.uses_epoll())
+    }
+
     /// Another runtime.
     pub(crate) fn is_peer(self) -> bool {
         use Contender::*;
@@ -191,7 +207,8 @@ impl Contender {
             }
             Contender::Uring => "single_issuer, defer_taskrun; one-shot operations, a buffer per connection",
             Contender::UringMultishot => {
-                "the same with multishot accepts and receives, a ring of 256 buffers of 8 KiB (as windlass), direct descriptors"
+                "the same with multishot accepts and receives, a ring of buffers of 8 KiB (256 as windlass, or one per connection if \
+                 these are more), direct descriptors"
             }
             Contender::Pread => "the plain system call, one thread",
             Contender::Tokio => Tokio::SETTINGS,
@@ -206,12 +223,13 @@ impl Contender {
         }
     }
 
-    /// Runs the echo server until killed. The first line on standard output is the port.
-    pub(crate) fn serve(self) -> io::Result<()> {
+    /// Runs the echo server until killed. The first line on standard output is the port. The hand-written servers on
+    /// io_uring size their rings for this many connections; the runtimes have their default sizes.
+    pub(crate) fn serve(self, connections: usize) -> io::Result<()> {
         match self {
             Contender::Epoll => hand_epoll::serve(),
-            Contender::Uring => hand_uring::serve(),
-            Contender::UringMultishot => hand_uring::serve_multishot(),
+            Contender::Uring => hand_uring::serve(connections),
+            Contender::UringMultishot => hand_uring::serve_multishot(connections),
             Contender::Pread => Err(io::Error::other("plain pread is not a server")),
             Contender::Tokio => serve::<Tokio>(),
             Contender::Compio => serve::<Compio>(),

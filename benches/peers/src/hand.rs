@@ -29,7 +29,7 @@ pub(crate) fn work(contender: Contender, task: &Task) -> io::Result<Vec<f64>> {
             sleeps(length, count, || epoll.sleep(&mut events, length))
         }
         (Contender::Uring, &Task::Lateness { length, count }) => {
-            let mut ring = hand_uring::ring()?;
+            let mut ring = hand_uring::ring(1)?;
             sleeps(length, count, || hand_uring::sleep(&mut ring, length))
         }
         (Contender::Pread, Task::Files { path, length }) => {
@@ -77,7 +77,7 @@ fn ring_reads(path: &Path, depth: usize, length: Duration) -> io::Result<f64> {
     let file = std::fs::File::open(path)?;
     let mut numbers = Numbers::new(3);
     let mut buffers = vec![[0_u8; BLOCK]; depth];
-    let mut ring = hand_uring::ring()?;
+    let mut ring = hand_uring::ring(1)?;
     let mut push = |ring: &mut IoUring, place: usize| {
         let entry = opcode::Read::new(types::Fd(file.as_raw_fd()), buffers[place].as_mut_ptr(), BLOCK as u32);
         let entry = entry.offset(offset(&mut numbers)).build().user_data(place as u64);

@@ -39,7 +39,7 @@ fn count(contender: Contender, shape: Shape, requests: u64, machine: &Machine) -
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
         .arg(format!("--log-file={}", log.path.display()))
         .arg(std::env::current_exe()?)
-        .args(["--serve", contender.name()]);
+        .args(["--serve", contender.name(), &shape.connections.to_string()]);
     let start = |error: io::Error| io::Error::new(error.kind(), format!("valgrind: {error}"));
     let mut server = Process::start(command, machine.server_core()).map_err(start)?;
     let port = port_of(&mut server, PATIENCE).map_err(|error| log.explain(error))?;

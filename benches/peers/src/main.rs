@@ -53,6 +53,8 @@ mod runtime;
 #[cfg(target_os = "linux")]
 mod smol;
 #[cfg(target_os = "linux")]
+mod summary;
+#[cfg(target_os = "linux")]
 mod table;
 #[cfg(target_os = "linux")]
 mod targets;

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::contender::Contender;
 use crate::instructions;
@@ -38,7 +38,8 @@ pub(crate) fn measure(contender: Contender, job: &Job, machine: &Machine) -> io:
 fn measure_here(contender: Contender, job: &Job, machine: &Machine) -> io::Result<Vec<f64>> {
     match *job {
         Job::Echo { shape, warm_up, length } => {
-            let (server, port) = serve(contender, machine)?;
+            want_open_files(shape.connections as u64 + 200)?;
+            let (server, port) = serve(contender, shape.connections, machine)?;
             let round = load::drive(&server, port, shape, warm_up, length)?;
             Ok(vec![
                 round.rate(),
@@ -53,7 +54,7 @@ fn measure_here(contender: Contender, job: &Job, machine: &Machine) -> io::Resul
             every,
             count,
         } => {
-            let (server, port) = serve(contender, machine)?;
+            let (server, port) = serve(contender, 1, machine)?;
             let round = load::drive_paced(&server, port, request_len, every, count)?;
             Ok(vec![round.cpu_micros() * 1e3, round.latency.nanos(0.5)])
         }
@@ -63,8 +64,9 @@ fn measure_here(contender: Contender, job: &Job, machine: &Machine) -> io::Resul
     }
 }
 
-fn serve(contender: Contender, machine: &Machine) -> io::Result<(Process, u16)> {
-    let mut server = Process::again(&["--serve", contender.name()], machine.server_core())?;
+fn serve(contender: Contender, connections: usize, machine: &Machine) -> io::Result<(Process, u16)> {
+    let connections = connections.to_string();
+    let mut server = Process::again(&["--serve", contender.name(), &connections], machine.server_core())?;
     let port = port_of(&mut server, PATIENCE)?;
     Ok((server, port))
 }
@@ -81,7 +83,8 @@ fn work(contender: Contender, task: &Task, core: Option<usize>) -> io::Result<Ve
 
 fn memory(contender: Contender, connections: usize, machine: &Machine) -> io::Result<Vec<f64>> {
     want_open_files(connections as u64 + 200)?;
-    let (server, port) = serve(contender, machine)?;
+    // The connections are idle: no more buffers than for one are needed.
+    let (server, port) = serve(contender, 1, machine)?;
     thread::sleep(SETTLE);
     let before = server.memory()?;
     let shape = Shape {
@@ -89,10 +92,16 @@ fn memory(contender: Contender, connections: usize, machine: &Machine) -> io::Re
         request_len: 64,
         in_flight: 1,
     };
-    // Each connection has sent a request by now, and the server answers all of them before it blocks.
-    let mut load = Load::connect(port, shape)?;
-    load.run_for(connections as u64)?;
+    let (begin, cpu) = (Instant::now(), server.cpu_time()?);
+    let load = Load::open(port, shape)?;
+    let (wall, cpu) = (begin.elapsed(), server.cpu_time()? - cpu);
     thread::sleep(SETTLE);
     let after = server.memory()?;
-    Ok(vec![after.saturating_sub(before) as f64 / connections as f64])
+    drop(load);
+    let each = |total: f64| total / connections as f64;
+    Ok(vec![
+        each(after.saturating_sub(before) as f64),
+        connections as f64 / wall.as_secs_f64(),
+        each(cpu.as_nanos() as f64),
+    ])
 }

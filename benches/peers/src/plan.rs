@@ -45,14 +45,6 @@ impl Workload {
             Workload::Instructions => "instructions",
         }
     }
-
-    pub(crate) fn parse(name: &str) -> Result<Workload, String> {
-        let found = Workload::ALL.into_iter().find(|workload| workload.name() == name);
-        found.ok_or_else(|| {
-            let names: Vec<&str> = Workload::ALL.iter().map(|workload| workload.name()).collect();
-            format!("unknown part '{name}': choose one of {}", names.join(", "))
-        })
-    }
 }
 
 /// How the figures of one contender and one round are measured.
@@ -79,24 +71,37 @@ pub(crate) enum Job {
     Instructions { shape: Shape, requests: u64 },
 }
 
-/// The selected groups, in the order of the report.
-pub(crate) fn groups(options: &Options, machine: &Machine, file: &Path) -> Vec<Group> {
-    let scale = Scale::new(options.quick);
-    let mut groups = Vec::new();
-    for workload in Workload::ALL {
-        if options.workloads.contains(&workload) {
-            groups.extend(match workload {
-                Workload::Echo => echo(&scale),
-                Workload::Timers => timers(&scale),
-                Workload::Sleeps => sleeps(&scale),
-                Workload::Tasks => tasks(&scale),
-                Workload::Files => files(&scale, file),
-                Workload::Wake => wake(&scale, machine),
-                Workload::Memory => memory(&scale),
-                Workload::Instructions => instructions(),
-            });
+impl Job {
+    /// About how long a round of one contender takes, in seconds, for the estimate of the remaining time.
+    pub(crate) fn seconds(&self) -> f64 {
+        match self {
+            Job::Echo { shape, warm_up, length } => {
+                0.1 + shape.connections as f64 * 1e-4 + (*warm_up + *length).as_secs_f64()
+            }
+            Job::Paced { every, count, .. } => 0.1 + (*every * *count as u32).as_secs_f64(),
+            Job::Work(Task::Sleeps { count, longest, .. }) => 0.1 + longest.as_secs_f64() + *count as f64 * 2e-6,
+            Job::Work(_) | Job::WorkAnywhere(_) => 0.6,
+            Job::Memory { connections } => 1.0 + *connections as f64 * 1e-4,
+            Job::Instructions { .. } => 8.0,
         }
     }
+}
+
+/// The selected groups, in the order of the report; an error for the name of an unknown one.
+pub(crate) fn groups(options: &Options, machine: &Machine, file: &Path) -> Result<Vec<Group>, String> {
+    let scale = Scale::new(options.quick);
+    let mut groups = echo(&scale);
+    groups.extend(timers(&scale));
+    groups.extend(sleeps(&scale));
+    groups.extend(tasks(&scale));
+    groups.extend(files(&scale, file));
+    groups.extend(wake(&scale, machine));
+    groups.extend(memory(&scale, options.connections));
+    groups.extend(instructions());
+    if let Some(name) = options.unknown(groups.iter().map(|group| group.key)) {
+        return Err(format!("unknown part '{name}': --help lists them"));
+    }
+    groups.retain(|group| options.wants(group.workload, group.key));
     for group in &mut groups {
         group.rounds = group.rounds.min(options.rounds);
         group.contenders = options.contenders.clone();
@@ -104,7 +109,7 @@ pub(crate) fn groups(options: &Options, machine: &Machine, file: &Path) -> Vec<G
             .contenders
             .retain(|contender| contender.takes_part(group.workload, &group.job));
     }
-    groups
+    Ok(groups)
 }
 
 /// The length and number of measurements.
@@ -117,6 +122,8 @@ struct Scale {
     files: Duration,
     wakes: usize,
     round_trips: Duration,
+    /// The number of rounds for echo sizes that lie between others or take long.
+    further_rounds: usize,
     /// The number of rounds for workloads that take seconds and vary little.
     sleep_rounds: usize,
     memory_rounds: usize,
@@ -143,6 +150,7 @@ impl Scale {
             files: millis(if quick { 80 } else { 150 }),
             wakes: if quick { 60 } else { 150 },
             round_trips: millis(if quick { 60 } else { 150 }),
+            further_rounds: if quick { 1 } else { usize::MAX },
             sleep_rounds: if quick { 1 } else { 5 },
             memory_rounds: if quick { 1 } else { 2 },
         }
@@ -188,13 +196,20 @@ fn more(title: &'static str) -> Figure {
     }
 }
 
+/// The echo tables with one request in flight on each connection, which the summary and the targets cover: key, connections
+/// and length of a request.
+pub(crate) const ECHO: [(&str, usize, usize); 8] = [
+    ("echo-1x64", 1, 64),
+    ("echo-10x64", 10, 64),
+    ("echo-50x64", 50, 64),
+    ("echo-50x1k", 50, 1024),
+    ("echo-200x64", 200, 64),
+    ("echo-1000x64", 1000, 64),
+    ("echo-3000x64", 3000, 64),
+    ("echo-9000x64", 9000, 64),
+];
+
 fn echo(scale: &Scale) -> Vec<Group> {
-    let shapes = [
-        ("echo-50x1k", 50, 1024, 1),
-        ("echo-1000x64", 1000, 64, 1),
-        ("echo-1x64", 1, 64, 1),
-        ("echo-50x1k-16", 50, 1024, 16),
-    ];
     let one = |(key, connections, request_len, in_flight)| {
         let shape = Shape {
             connections,
@@ -208,14 +223,23 @@ fn echo(scale: &Scale) -> Vec<Group> {
             less("p99", Unit::Nanos),
             aside("load", Unit::LoadBusy),
         ];
+        // At the rates of one core, a second is about ten requests on each of 9,000 connections.
+        let more = Duration::from_micros(60) * (connections as u32);
         let job = Job::Echo {
             shape,
-            warm_up: scale.warm_up,
-            length: scale.echo,
+            warm_up: scale.warm_up + more / 2,
+            length: scale.echo + more,
         };
-        group(Workload::Echo, key, format!("Echo, {shape}"), figures, job)
+        let mut group = group(Workload::Echo, key, format!("Echo, {shape}"), figures, job);
+        if matches!(connections, 10 | 200 | 3000..) {
+            group.rounds = scale.further_rounds;
+        }
+        group
     };
-    let mut groups: Vec<Group> = shapes.map(one).into();
+    let mut groups: Vec<Group> = ECHO
+        .map(|(key, connections, request_len)| one((key, connections, request_len, 1)))
+        .into();
+    groups.push(one(("echo-50x1k-16", 50, 1024, 16)));
     groups.extend(scale.paced.map(paced));
     groups
 }
@@ -337,10 +361,13 @@ fn wake(scale: &Scale, machine: &Machine) -> Vec<Group> {
     vec![group(Workload::Wake, "wake", title, figures, job)]
 }
 
-fn memory(scale: &Scale) -> Vec<Group> {
-    let connections = 10_000;
-    let title = "Memory: the server's private memory per idle connection, at 10,000 with one echo each".into();
-    let figures = vec![less("per connection", Unit::Bytes)];
+fn memory(scale: &Scale, connections: usize) -> Vec<Group> {
+    let title = format!("Memory: {connections} idle connections with one echo each, accepted by one loop");
+    let figures = vec![
+        less("process, each", Unit::Bytes),
+        more("accepted/s"),
+        less("CPU, each", Unit::Nanos),
+    ];
     let mut group = group(Workload::Memory, "memory", title, figures, Job::Memory { connections });
     group.rounds = scale.memory_rounds;
     vec![group]

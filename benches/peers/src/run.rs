@@ -15,7 +15,7 @@ use crate::options::{self, Job, Options};
 use crate::plan::{self, Workload};
 use crate::results::Group;
 use crate::work::files::FILE_LEN;
-use crate::{json, measure, table, targets};
+use crate::{json, measure, summary, table, targets};
 
 pub(crate) fn main() -> ExitCode {
     let job = match options::parse(words()) {
@@ -30,7 +30,7 @@ pub(crate) fn main() -> ExitCode {
             say(options::USAGE);
             Ok(())
         }
-        Job::Serve(contender) => contender.serve(),
+        Job::Serve(contender, connections) => contender.serve(connections),
         Job::Work(contender, task) => contender.work(&task).and_then(|figures| print(&figures)),
         Job::Compare(options) => compare(&options),
     };
@@ -51,6 +51,13 @@ fn print(figures: &[f64]) -> io::Result<()> {
 
 fn compare(options: &Options) -> io::Result<()> {
     let machine = Machine::look();
+    // Writing the file puts it into the page cache.
+    let file = match options.wants(Workload::Files, "files") {
+        true => Some(Scratch::write("peers", (FILE_LEN >> 20) as usize)?),
+        false => None,
+    };
+    let path = file.as_ref().map(|file| file.path().to_owned()).unwrap_or_default();
+    let mut groups = plan::groups(options, &machine, &path).map_err(io::Error::other)?;
     say(&machine.to_string());
     say(&describe_limits()?);
     if cfg!(debug_assertions) {
@@ -58,16 +65,9 @@ fn compare(options: &Options) -> io::Result<()> {
     }
     say(&format!("\nContenders\n{}", describe_contenders(options)));
 
-    // Writing the file puts it into the page cache.
-    let file = match options.workloads.contains(&Workload::Files) {
-        true => Some(Scratch::write("peers", (FILE_LEN >> 20) as usize)?),
-        false => None,
-    };
-    let path = file.as_ref().map(|file| file.path().to_owned()).unwrap_or_default();
-    let mut groups = plan::groups(options, &machine, &path);
     let mut missing = Vec::new();
-    let steps = groups.iter().map(|group| group.rounds * group.contenders.len()).sum();
-    let mut progress = Progress::new(steps);
+    let weight = |group: &Group| group.job.seconds() * (group.rounds * group.contenders.len()) as f64;
+    let mut progress = Progress::weighing(groups.iter().map(weight).sum());
     for group in &mut groups {
         run(group, &machine, &mut progress, &mut missing);
     }
@@ -81,8 +81,13 @@ fn compare(options: &Options) -> io::Result<()> {
             .map(|()| format!("\nevery round's figures: {}", path.display()))
             .map_err(|error| io::Error::new(error.kind(), format!("{} was not written: {error}", path.display())))
     });
+    let summary = options.markdown.as_ref().map(|path| {
+        std::fs::write(path, summary::markdown(&groups))
+            .map(|()| format!("\nthe summary of the echo tables: {}", path.display()))
+            .map_err(|error| io::Error::new(error.kind(), format!("{} was not written: {error}", path.display())))
+    });
     say(table::report(&groups, &verdicts, &missing).trim_end());
-    if let Some(written) = written {
+    for written in written.into_iter().chain(summary) {
         say(&written?);
     }
     Ok(())
@@ -98,7 +103,10 @@ fn run(group: &mut Group, machine: &Machine, progress: &mut Progress, missing: &
     let mut contenders = group.contenders.clone();
     take_turns(group.rounds, &mut contenders, |round, &mut contender| {
         let (title, rounds) = (contender.title(), group.rounds);
-        progress.step(&format!("{}, {round}/{rounds}: {title}", group.key));
+        progress.step_of(
+            group.job.seconds(),
+            &format!("{}, {round}/{rounds}: {title}", group.key),
+        );
         let figures = measure::measure(contender, &group.job, machine);
         match figures {
             Ok(figures) if figures.len() == group.figures.len() => {

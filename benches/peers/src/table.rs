@@ -5,12 +5,14 @@ use std::fmt::Write;
 use crate::contender::Contender;
 use crate::kit::text::{lay_out, ratio};
 use crate::results::Group;
+use crate::summary;
 use crate::targets::{self, Verdict};
 
 pub(crate) fn report(groups: &[Group], verdicts: &[Verdict], missing: &[String]) -> String {
     let mut out = String::from(
-        "\"limit\" is the ratio to the best hand-written loop of that column, \"peer\" to the best peer: medians of\n\
-         ratios computed within a round. For rates more is better, for the rest less.\n\
+        "\"limit\" is the ratio to the best hand-written loop of that column (on the same interface, epoll or io_uring, if\n\
+         there is one), \"peer\" to the best peer: medians of ratios computed within a round. For rates more is better,\n\
+         for the rest less.\n\
          ~ noisy: the rounds differ by more than 15 % of their median\n\
          load: CPU use of the load generator; above 90 % it is the limit, and only CPU/request is meaningful\n\
          early: the number of sleeps that ended before their deadline\n",
@@ -18,6 +20,7 @@ pub(crate) fn report(groups: &[Group], verdicts: &[Verdict], missing: &[String])
     for group in groups {
         out += &table(group);
     }
+    out += &summary::text(groups);
     if !verdicts.is_empty() {
         out += &targets::table(verdicts);
     }
@@ -51,8 +54,9 @@ fn table(group: &Group) -> String {
                 ""
             };
             row.push(format!("{noisy}{}", figure.unit.show(spread.median)));
-            row.extend((has_limit && figure.is_compared).then(|| to_best(group, ours, at, Contender::is_hand)));
-            row.extend((has_peer && figure.is_compared).then(|| to_best(group, ours, at, Contender::is_peer)));
+            row.extend((has_limit && figure.is_compared).then(|| to_best(group, ours, at, limit_of(group, ours, at))));
+            let peer = || group.best(at, Contender::is_peer);
+            row.extend((has_peer && figure.is_compared).then(|| to_best(group, ours, at, peer())));
         }
         rows.push(row);
     }
@@ -61,8 +65,14 @@ fn table(group: &Group) -> String {
     format!("\n{} [{rounds} round{plural}]\n{}", group.title, lay_out(&rows, &[0]))
 }
 
-fn to_best(group: &Group, ours: Contender, figure: usize, is_one: fn(Contender) -> bool) -> String {
-    match group.best(figure, is_one) {
+/// The best hand-written loop of the same kind, or of any if the group has none of that kind.
+fn limit_of(group: &Group, ours: Contender, figure: usize) -> Option<Contender> {
+    let of_kind = group.best(figure, |one| one.is_hand_of_kind(ours));
+    of_kind.or_else(|| group.best(figure, Contender::is_hand))
+}
+
+fn to_best(group: &Group, ours: Contender, figure: usize, best: Option<Contender>) -> String {
+    match best {
         Some(best) => match group.ratio(ours, best, figure).median {
             // A best value of zero has no ratio.
             median if median.is_infinite() => "-".into(),

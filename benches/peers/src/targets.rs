@@ -3,9 +3,11 @@
 use crate::contender::Contender;
 use crate::kit::stats::Spread;
 use crate::kit::text::{cells, lay_out, ratio};
+use crate::plan::ECHO;
 use crate::results::Group;
 
 /// A target: a figure, its bound, and the reference.
+#[derive(Clone, Copy)]
 struct Target {
     /// The group's key and the number of its column.
     group: &'static str,
@@ -38,6 +40,7 @@ enum Bound {
 
 #[derive(Clone, Copy)]
 enum Against {
+    /// On the same interface of the kernel: epoll or io_uring.
     BestHandWritten,
     BestPeer,
     One(Contender),
@@ -55,23 +58,31 @@ const fn target(group: &'static str, figure: usize, subject: Subject, bound: Bou
     }
 }
 
-const TARGETS: [Target; 39] = {
+/// CPU time per echo, for every size: at most this multiple of the best hand-written loop of the same kind, and below every peer.
+const ECHO_LIMIT: f64 = 1.03;
+
+fn targets() -> Vec<Target> {
     use Against::*;
     use Bound::*;
     use Subject::*;
-    const EPOLL: Against = One(Contender::Epoll);
+    let of_size = |(key, ..): (&'static str, usize, usize)| {
+        [
+            target(key, 1, Each, AtMost(ECHO_LIMIT), BestHandWritten),
+            target(key, 1, Each, Below(1.0), BestPeer),
+        ]
+    };
+    let mut all = ECHO.map(of_size).as_flattened().to_vec();
+    all.extend(OTHERS);
+    all
+}
+
+const OTHERS: [Target; 30] = {
+    use Against::*;
+    use Bound::*;
+    use Subject::*;
     const TOKIO: Against = One(Contender::Tokio);
     [
-        target("echo-50x1k", 1, Proactor, AtMost(1.05), BestHandWritten),
-        target("echo-50x1k", 1, Proactor, Below(1.0), BestPeer),
-        target("echo-50x1k", 1, Reactor, AtMost(1.05), EPOLL),
-        target("echo-50x1k", 1, Reactor, Below(1.0), TOKIO),
-        target("echo-1000x64", 1, Proactor, AtMost(1.05), BestHandWritten),
-        target("echo-1000x64", 1, Proactor, Below(1.0), BestPeer),
-        target("echo-1000x64", 1, Reactor, AtMost(1.05), EPOLL),
-        target("echo-1000x64", 1, Reactor, Below(1.0), TOKIO),
-        target("echo-1x64", 0, EachAndBetter, AtLeast(2.5), BestPeer),
-        target("echo-1x64", 1, EachAndBetter, AtMost(1.0), BestPeer),
+        target("echo-1x64", 0, EachAndBetter, AtLeast(3.0), BestPeer),
         target(
             "echo-paced-300us",
             0,
@@ -158,7 +169,7 @@ impl Verdict {
 /// The targets of the selected groups.
 pub(crate) fn verdicts(groups: &[Group]) -> Vec<Verdict> {
     let mut all = Vec::new();
-    for target in &TARGETS {
+    for target in &targets() {
         let Some(group) = groups.iter().find(|group| group.key == target.group) else {
             continue;
         };
@@ -193,8 +204,8 @@ fn judge(target: &Target, group: &Group, ours: Contender) -> Verdict {
     let figure = &group.figures[target.figure];
     let (theirs, against) = match target.against {
         Against::BestHandWritten => (
-            group.best(target.figure, Contender::is_hand),
-            "the best hand-written loop",
+            group.best(target.figure, |one| one.is_hand_of_kind(ours)),
+            "the best hand-written loop of its kind",
         ),
         Against::BestPeer => (group.best(target.figure, Contender::is_peer), "the best peer"),
         Against::One(one) => (Some(one), one.title()),
