@@ -9,27 +9,21 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::mpsc;
 use std::task::{Poll, ready};
-use std::time::Duration;
 
-use kit::clock::thread_time;
 use kit::drivers::Driver;
+use kit::echo_thread::{CONNECTIONS, echo, nanos_per_request};
 use kit::options::Options;
 use kit::progress::Progress;
 use kit::stats::{Spread, paired_ratio};
-use windlass::EventLoop;
 use windlass::compat::Bridge;
-use windlass::net::{TcpListener, TcpStream};
+use windlass::net::TcpStream;
 
 mod kit;
 
 const USAGE: &str = "\
 usage: cargo bench --bench bridge -- [--rounds N] [--requests N] [--len N] [--driver proactor|reactor]";
-
-const CONNECTIONS: usize = 50;
 
 #[derive(Clone, Copy, Debug)]
 enum Way {
@@ -77,57 +71,11 @@ fn run() -> io::Result<()> {
 
 /// CPU time of the server's thread per request, in nanoseconds.
 fn measure(driver: Driver, way: Way, requests: usize, len: usize) -> io::Result<f64> {
-    let (addr_sender, addr) = mpsc::channel();
-    let server = std::thread::spawn(move || -> io::Result<Duration> {
-        let event_loop = driver.open()?;
-        let used = thread_time();
-        event_loop.run_until_complete(serve(addr_sender, way))??;
-        Ok(thread_time() - used)
-    });
-    let addr: SocketAddr = addr.recv().expect("the server sends its address");
-    EventLoop::new()?.run_until_complete(async {
-        let each = requests / CONNECTIONS;
-        let clients: Vec<_> = (0..CONNECTIONS)
-            .map(|_| windlass::spawn(ask(addr, each, len)))
-            .collect();
-        for client in clients {
-            client.await.expect("no panic")?;
-        }
-        io::Result::Ok(())
-    })??;
-    let used = server.join().expect("no panic")?;
-    Ok(used.as_nanos() as f64 / requests as f64)
-}
-
-async fn serve(addr_sender: mpsc::Sender<SocketAddr>, way: Way) -> io::Result<()> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    addr_sender
-        .send(listener.local_addr()?)
-        .expect("the receiver is waiting");
-    let mut served = Vec::new();
-    for _ in 0..CONNECTIONS {
-        let (stream, _) = listener.accept().await?;
-        served.push(windlass::spawn(async move {
-            match way {
-                Way::Native => native(stream).await,
-                Way::Lent => lent(stream).await,
-                Way::Copied => copied(Bridge::new(stream)).await,
-            }
-        }));
-    }
-    for task in served {
-        task.await.expect("no panic")?;
-    }
-    Ok(())
-}
-
-async fn native(stream: TcpStream) -> io::Result<()> {
-    loop {
-        let bytes = stream.read_managed().await?;
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        stream.write_all(bytes).await.0?;
+    let open = move || driver.open();
+    match way {
+        Way::Native => nanos_per_request(open, requests, len, echo),
+        Way::Lent => nanos_per_request(open, requests, len, lent),
+        Way::Copied => nanos_per_request(open, requests, len, |stream| copied(Bridge::new(stream))),
     }
 }
 
@@ -169,18 +117,4 @@ async fn write_all(bridge: &mut Bridge<TcpStream>, mut bytes: &[u8]) -> io::Resu
         bytes = &bytes[count..];
     }
     poll_fn(|cx| bridge.poll_flush(cx)).await
-}
-
-async fn ask(addr: SocketAddr, requests: usize, len: usize) -> io::Result<()> {
-    let stream = TcpStream::connect(addr).await?;
-    let (mut question, mut answer) = (vec![7u8; len], vec![0u8; len]);
-    for _ in 0..requests {
-        let result;
-        (result, question) = stream.write_all(question).await;
-        result?;
-        let result;
-        (result, answer) = stream.read_exact(answer).await;
-        result?;
-    }
-    Ok(())
 }

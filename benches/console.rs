@@ -7,26 +7,22 @@
 //!     cargo bench --features console --bench console -- --rounds 15 --requests 100000 --driver reactor
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream as StdStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::ExitCode;
-use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
 
-use kit::clock::thread_time;
 use kit::drivers::Driver;
+use kit::echo_thread::{CONNECTIONS, echo, nanos_per_request};
 use kit::options::Options;
 use kit::progress::Progress;
 use kit::stats::{Spread, paired_ratio};
-use windlass::net::{TcpListener, TcpStream};
-use windlass::{EventLoop, console};
+use windlass::console;
 
 mod kit;
 
 const USAGE: &str = "\
 usage: cargo bench --features console --bench console -- [--rounds N] [--requests N] [--driver proactor|reactor]";
 
-const CONNECTIONS: usize = 50;
 const LEN: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,23 +80,7 @@ fn measure(driver: Driver, variant: Variant, requests: usize) -> io::Result<f64>
         Some(console) if variant == Variant::Viewer => Some(view(console.local_addr())?),
         _ => None,
     };
-    let (addr_sender, addr) = mpsc::channel();
-    let server = thread::spawn(move || -> io::Result<Duration> {
-        let event_loop = driver.open()?;
-        let used = thread_time();
-        event_loop.run_until_complete(serve(addr_sender))??;
-        Ok(thread_time() - used)
-    });
-    let addr: SocketAddr = addr.recv().expect("the server sends its address");
-    EventLoop::new()?.run_until_complete(async {
-        let each = requests / CONNECTIONS;
-        let clients: Vec<_> = (0..CONNECTIONS).map(|_| windlass::spawn(ask(addr, each))).collect();
-        for client in clients {
-            client.await.expect("no panic")?;
-        }
-        io::Result::Ok(())
-    })??;
-    let used = server.join().expect("no panic")?;
+    let nanos = nanos_per_request(move || driver.open(), requests, LEN, echo)?;
     if let Some(console) = console {
         console.stop();
     }
@@ -108,12 +88,12 @@ fn measure(driver: Driver, variant: Variant, requests: usize) -> io::Result<f64>
         let seen = viewer.join().expect("no panic");
         assert!(seen > 0, "the viewer has seen nothing");
     }
-    Ok(used.as_nanos() as f64 / requests as f64)
+    Ok(nanos)
 }
 
 /// Reads events until the console ends. Returns the number of bytes.
 fn view(addr: SocketAddr) -> io::Result<thread::JoinHandle<usize>> {
-    let mut stream = StdStream::connect(addr)?;
+    let mut stream = TcpStream::connect(addr)?;
     stream.write_all(format!("GET /events HTTP/1.1\r\nHost: {addr}\r\n\r\n").as_bytes())?;
     Ok(thread::spawn(move || {
         let (mut seen, mut buffer) = (0, vec![0; 64 * 1024]);
@@ -122,42 +102,4 @@ fn view(addr: SocketAddr) -> io::Result<thread::JoinHandle<usize>> {
         }
         seen
     }))
-}
-
-async fn serve(addr_sender: mpsc::Sender<SocketAddr>) -> io::Result<()> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    addr_sender
-        .send(listener.local_addr()?)
-        .expect("the receiver is waiting");
-    let mut served = Vec::new();
-    for _ in 0..CONNECTIONS {
-        let (stream, _) = listener.accept().await?;
-        served.push(windlass::spawn(async move {
-            loop {
-                let bytes = stream.read_managed().await?;
-                if bytes.is_empty() {
-                    return io::Result::Ok(());
-                }
-                stream.write_all(bytes).await.0?;
-            }
-        }));
-    }
-    for task in served {
-        task.await.expect("no panic")?;
-    }
-    Ok(())
-}
-
-async fn ask(addr: SocketAddr, requests: usize) -> io::Result<()> {
-    let stream = TcpStream::connect(addr).await?;
-    let (mut question, mut answer) = (vec![7u8; LEN], vec![0u8; LEN]);
-    for _ in 0..requests {
-        let result;
-        (result, question) = stream.write_all(question).await;
-        result?;
-        let result;
-        (result, answer) = stream.read_exact(answer).await;
-        result?;
-    }
-    Ok(())
 }

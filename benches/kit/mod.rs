@@ -9,6 +9,7 @@
 
 pub(crate) mod clock;
 pub(crate) mod drivers;
+pub(crate) mod echo_thread;
 #[cfg(target_os = "linux")]
 pub(crate) mod epoll;
 #[cfg(target_os = "linux")]
