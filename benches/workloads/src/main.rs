@@ -20,23 +20,20 @@
 //! `--cores all` compares HTTP servers that use every core: a pool of shards, as many processes with `SO_REUSEPORT`, which share
 //! nothing, and tokio's multi-threaded runtime. The load runs on the same cores.
 
+mod kit;
 mod load;
-#[allow(dead_code, reason = "shared with the other benches")]
-#[path = "../../kit/progress.rs"]
-mod progress;
 mod serve;
 mod server;
-#[allow(dead_code, reason = "shared with the other benches")]
-#[path = "../../kit/stats.rs"]
-mod stats;
 mod workload;
 
+use std::io;
 use std::net::SocketAddr;
 
+use kit::machine::Machine;
+use kit::progress::Progress;
+use kit::stats::{Spread, paired_ratio};
 use load::Sample;
-use progress::Progress;
 use server::Server;
-use stats::{Spread, paired_ratio};
 use workload::{Effort, Workload};
 
 /// A server: the name in the table, the argument of `serve`, and whether it has a process for each core.
@@ -58,10 +55,21 @@ const ALL_CORES: [Kind; 5] = [
     ("reactor, shards", "reactor-shards", false),
 ];
 
-const USAGE: &str =
-    "usage: windlass-workloads [--only WORKLOAD,...] [--cores one|all] [--rounds N] [--seconds N] [--requests N]
+const USAGE: &str = "\
+usage: windlass-workloads [--only WORKLOAD,...] [--cores one|all] [--rounds N] [--seconds N] [--requests N]
        windlass-workloads serve WORKLOAD RUNTIME PORT
-workloads: http1, http2, tls, resp, copy";
+
+Measures servers and file copies on windlass next to the same on tokio: three minutes.
+
+  --only WORKLOAD,...  only these: http1 (needs wrk), http2 (h2load), tls, resp (redis-benchmark), copy
+  --cores one|all      one (default): server and load on a core each; all: HTTP servers that use every core
+  --rounds N           interleaved rounds of every server (default 7)
+  --seconds N          the length of a load by wrk and of those of tls and copy (default 2)
+  --requests N         the requests of a load by h2load, a fifth of those by redis-benchmark (default 100000)
+  --help               this text
+
+serve: only the server, for a load of your own; RUNTIME is tokio, proactor or reactor, and for HTTP also tokio-threads,
+proactor-shards or reactor-shards. Port 0 chooses a free one.";
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -71,6 +79,7 @@ fn main() {
             .unwrap_or_else(|_| wrong(&format!("{text} is not a number")))
     };
     match args[..] {
+        ref all if all.iter().any(|arg| matches!(*arg, "--help" | "-h")) => return println!("{USAGE}"),
         ["serve", workload, runtime, port] => {
             let addr = SocketAddr::from(([127, 0, 0, 1], number(port) as u16));
             return serve::serve(named(workload), runtime, addr);
@@ -97,7 +106,42 @@ fn main() {
             .only
             .retain(|workload| matches!(workload, Workload::Http1 | Workload::Http2));
     }
-    compare(&amounts);
+    check_tools(&amounts.only);
+    match compare(&amounts) {
+        Ok(0) => {}
+        Ok(errors) => fail(&format!("{errors} requests failed")),
+        Err(error) => fail(&error.to_string()),
+    }
+}
+
+/// Exits if a selected workload needs a program that is not installed, before anything is measured.
+fn check_tools(only: &[Workload]) {
+    let missing: Vec<_> = only
+        .iter()
+        .filter_map(|workload| Some((workload.name(), workload.missing_tool()?)))
+        .collect();
+    if missing.is_empty() {
+        return;
+    }
+    for (workload, (tool, _)) in &missing {
+        eprintln!("{workload} needs {tool}, which is not installed");
+    }
+    let packages: Vec<&str> = missing.iter().map(|(_, (_, package))| *package).collect();
+    let others: Vec<&str> = Workload::ALL
+        .iter()
+        .filter(|workload| workload.missing_tool().is_none())
+        .map(|workload| workload.name())
+        .collect();
+    fail(&format!(
+        "install with: apt-get install {} (packages of Debian and Ubuntu)\nor measure the others: --only {}",
+        packages.join(" "),
+        others.join(",")
+    ));
+}
+
+fn fail(why: &str) -> ! {
+    eprintln!("{why}");
+    std::process::exit(1);
 }
 
 fn named(name: &str) -> Workload {
@@ -130,7 +174,10 @@ impl Default for Amounts {
     }
 }
 
-fn compare(amounts: &Amounts) {
+/// Prints the tables, and returns the number of failed requests.
+fn compare(amounts: &Amounts) -> io::Result<usize> {
+    let machine = Machine::look();
+    let load_core = machine.pinned.map(|(_, load)| load).filter(|_| !amounts.all_cores);
     let kinds: &[Kind] = match amounts.all_cores {
         true => &ALL_CORES,
         false => &ONE_CORE,
@@ -139,8 +186,11 @@ fn compare(amounts: &Amounts) {
     let mut tables = String::new();
     let mut progress = Progress::new(amounts.only.len() * amounts.rounds * kinds.len());
     for &workload in &amounts.only {
-        let start = |kind| Server::start(workload, kind, amounts.all_cores);
-        let servers: Vec<Server> = kinds.iter().map(start).collect();
+        let start = |kind: &Kind| {
+            Server::start(workload, kind, &machine, amounts.all_cores)
+                .map_err(|error| io::Error::new(error.kind(), format!("{}, {}: {error}", workload.name(), kind.0)))
+        };
+        let servers = kinds.iter().map(start).collect::<io::Result<Vec<Server>>>()?;
         let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); servers.len()];
         for round in 0..amounts.rounds {
             for at in 0..servers.len() {
@@ -153,9 +203,10 @@ fn compare(amounts: &Amounts) {
                     amounts.rounds,
                     kinds[at].0
                 ));
-                let before = servers[at].used_us();
-                let mut sample = workload.run(servers[at].port, &amounts.effort, !amounts.all_cores);
-                sample.cpu_us = (servers[at].used_us() - before) / sample.requests.max(1.0);
+                let before = servers[at].cpu_time()?;
+                let mut sample = workload.run(servers[at].port, &amounts.effort, load_core)?;
+                let used = servers[at].cpu_time()? - before;
+                sample.cpu_us = used.as_secs_f64() * 1e6 / sample.requests.max(1.0);
                 samples[at].push(sample);
             }
         }
@@ -170,10 +221,9 @@ fn compare(amounts: &Amounts) {
         tables += "\n";
     }
     progress.finish();
+    println!("{machine}\n");
     print!("{tables}");
-    if errors > 0 {
-        std::process::exit(1);
-    }
+    Ok(errors)
 }
 
 /// The table of a workload.

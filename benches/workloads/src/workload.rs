@@ -1,8 +1,11 @@
 //! The workloads: what the server does, and what loads it.
 
+use std::io;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
+use crate::kit::process::Process;
 use crate::load::{self, Sample};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -18,6 +21,13 @@ pub enum Workload {
 pub struct Effort {
     pub seconds: usize,
     pub requests: usize,
+}
+
+impl Effort {
+    /// How long a load may take: a minute, the planned time, and a millisecond for each request.
+    fn time_limit(&self) -> Duration {
+        Duration::from_secs(60 + self.seconds as u64 + self.requests as u64 / 1000)
+    }
 }
 
 impl Workload {
@@ -103,26 +113,32 @@ impl Workload {
         (program, args.split(' ').map(str::to_owned).collect())
     }
 
-    /// Loads the server on this port, from one core if `is_pinned`.
-    pub fn run(self, port: u16, effort: &Effort, is_pinned: bool) -> Sample {
-        let (program, args) = self.tool(port, effort);
-        let mut command = match is_pinned {
-            true => crate::server::on_processor(crate::server::LOAD, program.as_ref()),
-            false => Command::new(&program),
+    /// The load's program, if it is not this one and not installed, and the Debian package that has it.
+    pub fn missing_tool(self) -> Option<(&'static str, &'static str)> {
+        let (tool, package) = match self {
+            Workload::Http1 => ("wrk", "wrk"),
+            Workload::Http2 => ("h2load", "nghttp2-client"),
+            Workload::Resp => ("redis-benchmark", "redis-tools"),
+            Workload::Tls | Workload::Copy => return None,
         };
-        let output = command
-            .args(args)
-            .output()
-            .unwrap_or_else(|error| panic!("{program}: {error} (apt-get install wrk nghttp2-client redis-tools)"));
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let said = || format!("{program}:\n{text}{}", String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "{} of {}", output.status, said());
+        let found = Command::new(tool).arg("--version").output();
+        found.is_err().then_some((tool, package))
+    }
+
+    /// Loads the server on this port, from one core if there is one for the load.
+    pub fn run(self, port: u16, effort: &Effort, core: Option<usize>) -> io::Result<Sample> {
+        let (program, args) = self.tool(port, effort);
+        let mut command = Command::new(&program);
+        command.args(args);
+        let failed = |error: io::Error| io::Error::new(error.kind(), format!("{program}: {error}"));
+        let mut process = Process::start(command, core).map_err(failed)?;
+        let text = process.all_output(effort.time_limit()).map_err(failed)?;
         let sample = match self {
             Workload::Http1 => load::wrk(&text),
             Workload::Http2 => load::h2load(&text),
             Workload::Resp => load::redis_benchmark(&text, 5 * effort.requests),
             Workload::Tls | Workload::Copy => load::ours(&text),
         };
-        sample.unwrap_or_else(|| panic!("unexpected output: {}", said()))
+        sample.ok_or_else(|| io::Error::other(format!("unexpected output of {program}:\n{text}")))
     }
 }
