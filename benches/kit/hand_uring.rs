@@ -142,13 +142,13 @@ fn push(ring: &mut IoUring, entry: squeue::Entry) -> io::Result<()> {
 }
 
 /// A buffer ring. It is leaked: it lives as long as the process.
-struct Buffers {
+pub(crate) struct Buffers {
     entries: *mut BufRingEntry,
     memory: *mut u8,
     count: u16,
     tail: u16,
     /// The number of buffers that the kernel has.
-    left: u16,
+    pub(crate) left: u16,
 }
 
 /// As many buffers as in windlass' pool, or as connections if these are more: as the lower bound, this server should not
@@ -158,7 +158,7 @@ fn buffers_for(connections: usize) -> u16 {
 }
 
 impl Buffers {
-    fn register(ring: &IoUring, count: u16) -> io::Result<Buffers> {
+    pub(crate) fn register(ring: &IoUring, count: u16) -> io::Result<Buffers> {
         let layout = |len: usize, align: usize| Layout::from_size_align(len, align).expect("a few MiB");
         let entries_len = usize::from(count) * size_of::<BufRingEntry>();
         // The kernel requires page alignment for the entries. The buffers are allocated without touching them, as in
@@ -187,11 +187,11 @@ impl Buffers {
         Ok(buffers)
     }
 
-    fn address(&self, index: u16) -> *const u8 {
+    pub(crate) fn address(&self, index: u16) -> *const u8 {
         self.memory.wrapping_add(usize::from(index) * BUFFER_LEN)
     }
 
-    fn give(&mut self, index: u16) {
+    pub(crate) fn give(&mut self, index: u16) {
         let address = self.address(index);
         // SAFETY: the place is within the array, and there are no more buffers than places. The tail lies in the first
         // entry and is shared with the kernel as an atomic.

@@ -88,7 +88,7 @@ impl Options {
         drivers
     }
 
-    fn value(&self, name: &str) -> Option<&str> {
+    pub(crate) fn value(&self, name: &str) -> Option<&str> {
         // The last one counts, as usual.
         let given = self.given.iter().rfind(|(given, _)| given == name);
         given.map(|(_, value)| value.as_str())
