@@ -101,6 +101,12 @@ impl OpResult {
         self.0 as i32 > 0 && self.0 & OpResult::NONEMPTY == 0
     }
 
+    /// Whether the socket has more data than a receive took. False if the driver does not know.
+    #[inline]
+    pub(crate) const fn has_more(self) -> bool {
+        self.0 & OpResult::NONEMPTY != 0
+    }
+
     /// The result of a managed receive that filled this buffer of the pool.
     #[inline]
     pub const fn with_buffer(self, index: u16) -> OpResult {

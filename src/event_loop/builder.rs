@@ -177,6 +177,9 @@ impl Builder {
 
     /// The buffer pool for managed reads: the number of buffers (256; rounded up to a power of two) and their size in
     /// bytes (8 KiB). It is allocated when the first managed read starts. When it is empty, reads use the heap.
+    ///
+    /// On io_uring, a managed read that finds more data than one buffer holds may return up to 64 KiB. Buffers for that are
+    /// allocated when they are first needed, with as much memory as the pool; none if the pool has less than 64 KiB.
     pub fn managed_buffers(mut self, count: u16, len: usize) -> Builder {
         self.settings.driver.managed_count = count;
         self.settings.driver.managed_len = len;

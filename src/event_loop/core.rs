@@ -90,6 +90,8 @@ pub(crate) struct LoopCore {
     pub(crate) settings: Settings,
     /// The buffers for managed receives, once a managed receive was started: see [`pool`](LoopCore::pool).
     pub(crate) pool: OnceCell<Option<Rc<BufferPool>>>,
+    /// The buffers for large receives, once there was one.
+    pub(crate) large_pool: OnceCell<Option<Rc<BufferPool>>>,
     pub(crate) ready: ReadyQueue,
     pub(crate) timers: RefCell<Timers>,
     /// Tasks whose poll is interrupted by the nested poll of a newly spawned task; the innermost is the last.
@@ -179,6 +181,7 @@ impl LoopCore {
             clock_holds: Cell::new(0),
             ops: OpTable::default(),
             pool: OnceCell::new(),
+            large_pool: OnceCell::new(),
             ready: ReadyQueue::default(),
             timers: RefCell::new(Timers::new(slack, has_virtual_clock)),
             polling_stack: RefCell::default(),

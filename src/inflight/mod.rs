@@ -16,6 +16,7 @@
 //! after any call that can run user code.
 
 pub(crate) mod descriptor;
+mod large_receive;
 mod op_future;
 mod pool_ops;
 pub(crate) mod queue;

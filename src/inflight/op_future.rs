@@ -121,7 +121,7 @@ impl<T: 'static> RawOp<T> {
     #[inline]
     pub(crate) fn finish(&mut self, core: &LoopCore, queue: &IoQueue, done: DoneOp<'_>) -> (OpResult, T) {
         queue.op.set(None);
-        queue.drained.set(done.result().is_drained());
+        queue.note_received(done.result());
         if queue.has_leftover() {
             queue.absorb(core.salvage(done.0));
         }

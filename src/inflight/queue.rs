@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 
-use crate::driver::OpId;
+use crate::driver::{OpId, OpResult};
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::wake_all;
 use crate::io::{IoBufMut, fill_target};
@@ -36,6 +36,8 @@ pub(crate) struct IoQueue {
     state: Cell<u8>,
     /// The last receive took everything that the socket had: an attempt would find nothing.
     pub(crate) drained: Cell<bool>,
+    /// The last receive left data in the socket. False if the driver does not know.
+    pub(crate) has_more: Cell<bool>,
     /// Boxed, because most queues never have one.
     rare: RefCell<Option<Box<QueueRare>>>,
 }
@@ -181,7 +183,7 @@ impl IoQueue {
             return;
         };
         self.op.set(None);
-        self.drained.set(false);
+        self.forget_received();
         if let Some(slot) = core.ops.slot(id) {
             self.absorb(core.salvage(slot));
             core.discard(id);
@@ -197,6 +199,19 @@ impl IoQueue {
             leftover.meta = leftover.meta.take().or(salvaged.meta);
             leftover.error = leftover.error.or(salvaged.error);
         });
+    }
+
+    /// Notes what a receive reports about the socket.
+    #[inline]
+    pub(crate) fn note_received(&self, result: OpResult) {
+        self.drained.set(result.is_drained());
+        self.has_more.set(result.has_more());
+    }
+
+    /// Something else may have received from the socket.
+    pub(crate) fn forget_received(&self) {
+        self.drained.set(false);
+        self.has_more.set(false);
     }
 
     #[inline]

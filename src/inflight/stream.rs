@@ -14,6 +14,7 @@ use crate::driver::{OpResult, OsResult};
 use crate::error::from_code;
 use crate::event_loop::core::LoopCore;
 use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
+use crate::inflight::large_receive;
 use crate::inflight::op_future::polled_after_completion;
 use crate::inflight::queue::{IoQueue, Ticket};
 use crate::inflight::{OnOrphan, RawOp};
@@ -335,7 +336,7 @@ impl<B: IoBufMut> Future for ReadExact<'_, B> {
             let received = *filled + result.res().unwrap_or(0) as usize;
             let is_overtaken = queue.has_leftover();
             if result.res().is_ok_and(|count| count > 0) && received < len && !is_overtaken {
-                queue.drained.set(result.is_drained());
+                queue.note_received(result);
                 let plan = plan_recv(descriptor, medium, |buf| fill_range(buf, received, len));
                 call.op.restart(core, queue, plan);
                 call.op.set_prefix(core, received);
@@ -410,6 +411,8 @@ enum ManagedOp {
     #[default]
     NotStarted,
     Pooled(RawOp<()>),
+    /// Into a large buffer: there was more data than one of the pool holds.
+    Large(RawOp<ManagedBuf>),
     /// Without a pool, or when it is empty.
     Heap(RawOp<Vec<u8>>),
 }
@@ -431,15 +434,20 @@ impl ManagedRead {
                 queue.end(&mut self.ticket);
                 return Poll::Ready(served.map(ManagedBuf::from_heap).map_err(from_code));
             }
-            self.op = match core.pool() {
-                Some(_) => {
+            let large = match queue.has_more.get() {
+                true => core.large_buffer(),
+                false => None,
+            };
+            self.op = match (core.pool(), large) {
+                (_, Some(buffer)) => ManagedOp::Large(large_receive::start(descriptor, medium, buffer)),
+                (Some(_), None) => {
                     let (fd, drained) = (descriptor.fd, queue.drained.get());
                     let plan = |(): &mut ()| Op::RecvManaged { fd, medium, drained };
                     let op = core.start_op(queue, OnOrphan::Keep, || (), plan);
                     core.trace(op.id);
                     ManagedOp::Pooled(op)
                 }
-                None => ManagedOp::Heap(start_heap_read(descriptor, medium)),
+                (None, None) => ManagedOp::Heap(start_heap_read(descriptor, medium)),
             };
         }
         if let ManagedOp::Pooled(op) = &mut self.op {
@@ -455,7 +463,7 @@ impl ManagedRead {
                 return Poll::Ready(finished);
             }
         }
-        self.poll_heap(descriptor, cx)
+        self.poll_other(descriptor, cx)
     }
 
     /// A managed receive got no bytes, or some were put in front of it meanwhile. `None` if the pool was empty: the bytes
@@ -481,17 +489,22 @@ impl ManagedRead {
         Some(finished)
     }
 
+    /// A receive into a large buffer or into the heap.
     #[cold]
-    fn poll_heap(&mut self, descriptor: &Descriptor, cx: &mut Context<'_>) -> Poll<io::Result<ManagedBuf>> {
-        let ManagedOp::Heap(op) = &mut self.op else {
-            unreachable!("a managed receive is into the pool or into the heap");
-        };
+    fn poll_other(&mut self, descriptor: &Descriptor, cx: &mut Context<'_>) -> Poll<io::Result<ManagedBuf>> {
         let queue = &descriptor.read;
-        let (result, buf) = ready!(op.poll(&descriptor.core, queue, cx));
-        // SAFETY: the operation has received into this buffer.
-        let (result, buf) = unsafe { finish_read(queue, result.res(), buf) };
+        let received = match &mut self.op {
+            ManagedOp::Large(op) => ready!(large_receive::poll(op, descriptor, cx)),
+            ManagedOp::Heap(op) => {
+                let (result, buf) = ready!(op.poll(&descriptor.core, queue, cx));
+                // SAFETY: the operation has received into this buffer.
+                let (result, buf) = unsafe { finish_read(queue, result.res(), buf) };
+                result.map(|_| ManagedBuf::from_heap(buf))
+            }
+            ManagedOp::NotStarted | ManagedOp::Pooled(_) => unreachable!("these are polled before"),
+        };
         queue.end(&mut self.ticket);
-        Poll::Ready(result.map(|_| ManagedBuf::from_heap(buf)))
+        Poll::Ready(received)
     }
 
     /// Drops a read that may have been started: its operation stays in the queue, and the next read gets its bytes.
@@ -500,6 +513,7 @@ impl ManagedRead {
         match &mut self.op {
             ManagedOp::NotStarted => {}
             ManagedOp::Pooled(op) => op.abandon(&descriptor.core),
+            ManagedOp::Large(op) => op.abandon(&descriptor.core),
             ManagedOp::Heap(op) => op.abandon(&descriptor.core),
         }
         descriptor.read.end(&mut self.ticket);
@@ -527,7 +541,7 @@ fn start_recv<B: IoBufMut>(
 }
 
 #[inline]
-fn plan_recv<B>(
+pub(super) fn plan_recv<B>(
     descriptor: &Descriptor,
     medium: Medium,
     target: impl FnOnce(&mut B) -> (*mut u8, usize),

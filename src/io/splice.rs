@@ -74,7 +74,7 @@ pub(super) async fn splice(
                 }
                 let waited = ready(source, Direction::Read).await;
                 // The result says nothing about the bytes in the socket.
-                source.read.drained.set(false);
+                source.read.forget_received();
                 // A `compat` bridge of the same socket has put bytes back, and cancelled the wait.
                 if source.read.has_leftover() {
                     return Ok(true);

@@ -274,3 +274,94 @@ fn a_large_pool_is_used_entirely() {
         assert!(event_loop.counters().driver.pool_empty == 0 || case.has_quirks());
     });
 }
+
+/// More bytes than a buffer of the pool holds, so that receives leave data in the socket.
+const BULK: usize = 60_000;
+
+/// As much memory as two large buffers.
+fn loop_for_bulk(case: Case) -> EventLoop {
+    loop_with(case, 16, 8 * 1024)
+}
+
+fn is_large(bytes: &windlass::io::ManagedBuf) -> bool {
+    bytes.len() > 8 * 1024
+}
+
+/// Reads until it holds `count` large buffers and one more that is not, though there was more data.
+async fn hold_large_buffers(client: &TcpStream, server: &TcpStream, count: usize) {
+    let mut held = Vec::new();
+    let mut after_all = 0;
+    // A few more than needed: not every piece has arrived when it is read.
+    for round in 0..100 {
+        client.write_all(pattern(round, BULK)).await.0.expect("write");
+        let mut received = Vec::new();
+        while received.len() < BULK {
+            let bytes = server.read_managed().await.expect("read");
+            received.extend_from_slice(&bytes);
+            match is_large(&bytes) {
+                true => held.push(bytes),
+                false if held.len() == count => after_all += 1,
+                false => {}
+            }
+        }
+        assert!(received == pattern(round, BULK), "round {round} is not as it was sent");
+        assert!(held.len() <= count, "{} of {count} large buffers are held", held.len());
+        if held.len() == count && after_all > BULK / 8192 {
+            return;
+        }
+    }
+    panic!("{} of {count} large buffers were used", held.len());
+}
+
+/// io_uring reports that a receive has left data in the socket: the next one is into a larger buffer, of which there are
+/// few.
+#[test]
+fn bulk_data_is_received_into_large_buffers() {
+    on_every_driver(|case| {
+        let count = if case.has_rings() { 2 } else { 0 };
+        let event_loop = loop_for_bulk(case);
+        let result = event_loop.run_until_complete(async move {
+            let (client, server) = pair().await;
+            for _ in 0..3 {
+                hold_large_buffers(&client, &server, count).await;
+            }
+        });
+        result.expect("the loop runs");
+    });
+}
+
+/// Reads of bulk data are dropped at any time: the next one continues, and the large buffers return.
+#[test]
+fn dropped_reads_of_bulk_data_lose_nothing() {
+    on_every_driver(|case| {
+        let count = if case.has_rings() { 2 } else { 0 };
+        let event_loop = loop_for_bulk(case);
+        let result = event_loop.run_until_complete(async move {
+            let (client, server) = pair().await;
+            let mut random = Random::new(11);
+            for round in 0..rounds() / 20 {
+                client.write_all(pattern(round, BULK)).await.0.expect("write");
+                let mut received = Vec::new();
+                while received.len() < BULK {
+                    {
+                        let mut read = pin!(server.read_managed());
+                        for _ in 0..random.below(3) {
+                            if let std::task::Poll::Ready(bytes) = support::poll_once(read.as_mut()).await {
+                                received.extend_from_slice(&bytes.expect("read"));
+                                break;
+                            }
+                            yield_now().await;
+                        }
+                    }
+                    if random.below(4) == 0 && received.len() < BULK {
+                        let bytes = timeout(Duration::from_secs(60), server.read_managed()).await;
+                        received.extend_from_slice(&bytes.expect("nothing is lost").expect("read"));
+                    }
+                }
+                assert!(received == pattern(round, BULK), "round {round} is not as it was sent");
+            }
+            hold_large_buffers(&client, &server, count).await;
+        });
+        result.expect("the loop runs");
+    });
+}
