@@ -10,13 +10,13 @@
 //!   or given away. Registering reports the current state, so no edge is lost between the attempt and the registration.
 //! - A turn need not make a system call: while tasks are ready, the driver polls the kernel every 64 turns or 50 us,
 //!   whichever comes first (`poll_throttle`).
-//! - mio rounds timeouts up to whole milliseconds on Linux; `sleep` waits for the last fraction with ppoll(2).
+//! - epoll counts timeouts in milliseconds; `sleep` waits for the last fraction with ppoll(2).
 //! - A parked operation has not touched its memory, so a cancel always succeeds and loses nothing. Pipes on Windows are
 //!   the exception: they have no readiness, and the kernel uses the memory of an overlapped call until that ends.
 //!
 //! `unix` and `windows` supply the platform's part: `Source`, a registration, with `arm` and `disarm` where
 //! `NEEDS_ARMING` is true (events are one-shot); `Pipes`, for pipes without readiness; `describe`, `descriptor`,
-//! `SHORT_MEANS_DRAINED` and `SPARE_BITS`. `deadline` is the platform's timer for embedded loops.
+//! `SHORT_MEANS_DRAINED` and `SPARE_BITS`. `deadline` is the platform's timer for embedded loops, `events` waits for events.
 
 #[cfg(all(feature = "reactor", unix, not(target_os = "linux")))]
 #[path = "deadline_kqueue.rs"]
@@ -27,6 +27,12 @@ mod deadline;
 #[cfg(all(feature = "reactor", target_os = "linux"))]
 #[path = "deadline_timerfd.rs"]
 mod deadline;
+#[cfg(all(feature = "reactor", target_os = "linux"))]
+#[path = "events_epoll.rs"]
+mod events;
+#[cfg(all(feature = "reactor", not(target_os = "linux")))]
+#[path = "events_mio.rs"]
+mod events;
 #[cfg(feature = "reactor")]
 mod fd_table;
 #[cfg(feature = "reactor")]

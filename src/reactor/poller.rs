@@ -4,10 +4,10 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mio::event::Event;
-use mio::{Events, Poll, Token, Waker};
+use mio::{Poll, Token, Waker};
 
 use super::deadline::DeadlineTimer;
+use super::events::{Event, Events};
 use super::fd_table::{FdTable, Side};
 use super::os::{self, Pipes, Source};
 use super::sleep;
@@ -522,7 +522,7 @@ unsafe impl Driver for Reactor {
         self.throttle.polled();
         let events = std::mem::replace(&mut self.events, Events::with_capacity(0));
         let mut event_count = 0;
-        for event in &events {
+        for event in events.iter() {
             self.on_event(event, completed);
             event_count += 1;
         }

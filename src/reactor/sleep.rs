@@ -1,6 +1,6 @@
 //! Waiting with microsecond precision, where timers need it.
 //!
-//! mio passes whole milliseconds to epoll, rounded up. So epoll waits for the whole milliseconds, and ppoll(2) of
+//! epoll counts milliseconds. So epoll waits for the whole milliseconds, and ppoll(2) of
 //! the epoll descriptor, which takes nanoseconds, for the rest. An event that arrives before the last millisecond costs
 //! one system call; the rest costs four more: ppoll, and three to lower and restore the timer slack. If the next timers have
 //! slack of their own, the thread's need not be lowered; and if a whole number of milliseconds ends within it, epoll alone
@@ -9,8 +9,9 @@
 use std::io;
 use std::time::Duration;
 
-use mio::{Events, Poll};
+use mio::Poll;
 
+use super::events::{self, Events};
 use crate::driver::Wait;
 use crate::sys::{self, Instant};
 
@@ -29,7 +30,7 @@ pub(super) fn wait(poll: &mut Poll, events: &mut Events, wait: Wait) -> io::Resu
 
 /// One call to the kernel. A signal may end it early; the loop then polls again.
 fn poll_once(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) -> io::Result<u64> {
-    match poll.poll(events, timeout) {
+    match events::poll(poll, events, timeout) {
         Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
         _ => Ok(1),
     }

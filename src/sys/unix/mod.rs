@@ -196,6 +196,27 @@ pub(crate) fn monotonic() -> Instant {
     Instant::from_nanos(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
 }
 
+/// Waits for events of an epoll descriptor, for this many milliseconds at most, or without a limit if that is negative. Returns
+/// their number.
+///
+/// # Safety
+///
+/// `events` is valid for writes of `capacity` events, which nothing else uses until this returns.
+#[cfg(all(feature = "reactor", target_os = "linux"))]
+#[inline]
+pub(crate) unsafe fn wait_epoll(
+    epoll: Fd,
+    events: *mut libc::epoll_event,
+    capacity: usize,
+    millis: libc::c_int,
+) -> io::Result<usize> {
+    // SAFETY: the caller's promise.
+    match unsafe { calls::epoll_wait(epoll, events, capacity as libc::c_int, millis) } {
+        -1 => Err(io::Error::last_os_error()),
+        count => Ok(count as usize),
+    }
+}
+
 /// Prepares a socket that was created elsewhere. On an error the caller still owns it.
 pub(crate) fn adopt(fd: Fd) -> io::Result<()> {
     with(fd, |socket| socket.set_nonblocking(true))

@@ -1,6 +1,6 @@
-//! `recv` and `send` as direct system calls, on Linux on x86-64 and AArch64.
+//! `recv`, `send` and `epoll_wait` as direct system calls, on Linux on x86-64 and AArch64.
 //!
-//! In libc both are cancellation points of `pthread_cancel`. Once a process has a second thread (a shard, the blocking pool),
+//! In libc they are cancellation points of `pthread_cancel`. Once a process has a second thread (a shard, the blocking pool),
 //! glibc enables and disables cancellation around each call, which costs about 50 instructions, a tenth of an echo's user
 //! time for its two calls. Rust threads are never cancelled, so nothing is lost.
 
@@ -30,7 +30,25 @@ pub(super) unsafe fn send(fd: Fd, ptr: *const u8, len: usize, flags: libc::c_int
     unsafe { call(libc::SYS_sendto, fd, ptr.cast_mut(), len, flags) }
 }
 
-/// `recvfrom` or `sendto` without an address.
+/// As `libc::epoll_wait`, errno included.
+///
+/// # Safety
+///
+/// `events` is valid for writes of `len` events, which nothing else uses until this returns.
+#[cfg(feature = "reactor")]
+#[inline(never)]
+pub(super) unsafe fn epoll_wait(
+    fd: Fd,
+    events: *mut libc::epoll_event,
+    len: libc::c_int,
+    timeout: libc::c_int,
+) -> libc::c_int {
+    // SAFETY: the kernel writes to the caller's events alone, before the call returns. AArch64 has `epoll_pwait` alone; without a
+    // signal mask it does the same.
+    unsafe { call(libc::SYS_epoll_pwait, fd, events.cast(), len as usize, timeout) as libc::c_int }
+}
+
+/// `recvfrom` or `sendto` without an address, or `epoll_pwait` without a signal mask: the last two arguments are zero.
 ///
 /// # Safety
 ///
