@@ -31,14 +31,15 @@ use crate::event_loop::inbox::Inbox;
 use crate::event_loop::loop_id::{LoopId, Registration};
 use crate::event_loop::park::Parker;
 use crate::event_loop::ready::ReadyQueue;
+pub(crate) use crate::event_loop::remote_event::RemoteEvent;
 use crate::event_loop::task_key::TaskKey;
 use crate::event_loop::task_list::TaskList;
 use crate::event_loop::timers::{Action, TimerId, Timers};
 use crate::inflight::OpTable;
 use crate::inflight::watch::Watcher;
-use crate::peer::{PeerEvent, PeerLink};
+use crate::peer::PeerLink;
 use crate::sys::{self, Fd, SplicePipe};
-use crate::task::{Cleanups, DropScope, Leftovers, RawTask, RemoteWake, TaskId, Unclaimed, UnreadCounts};
+use crate::task::{Cleanups, DropScope, Leftovers, RawTask, TaskId, UnreadCounts};
 use crate::time::Instant;
 
 /// Results that a task may get synchronously within one poll before it has to yield, so that a task whose data is
@@ -50,25 +51,6 @@ const MAX_REFUSALS: i32 = 64;
 
 /// How deep polls of newly spawned tasks may nest: each level takes stack space.
 const MAX_NESTED_POLLS: usize = 16;
-
-/// An event sent to the loop from another thread.
-pub(crate) enum RemoteEvent {
-    Wake(RemoteWake),
-    Call(Box<dyn FnOnce() + Send>),
-    Stop,
-    /// A pool thread has finished an operation.
-    OpDone(OpId, OsResult),
-    /// The pool has capacity for operations in `waiting_for_pool`.
-    PoolHasCapacity,
-    /// Passed to the exception handler, even while the loop closes.
-    Unclaimed(Box<Unclaimed>),
-    /// A [`ClockHold`] has ended.
-    ReleaseClock,
-    /// From another loop of the same pool.
-    Peer(PeerEvent),
-    /// A timer's future was dropped on another thread.
-    CancelTimer(TimerId),
-}
 
 pub(crate) struct LoopCore {
     /// Use it through [`driver`](LoopCore::driver), except for calls that touch neither the kernel nor shared memory.

@@ -1,29 +1,49 @@
 //! The inject queue: the only part of a loop that other threads touch.
 //!
-//! A sender pushes its item and then swaps the state to `NOTIFIED`. The previous state tells whether to wake the loop:
+//! The state word says what the loop does, and holds up to one item itself:
 //!
 //! - `AWAKE`: the loop is running and has collected everything sent so far. It checks the state again before it sleeps.
 //! - `ASLEEP`: the loop is blocked in the driver, or about to block. The sender must notify the driver.
-//! - `NOTIFIED`: an item was sent since the loop last collected; its sender has notified the driver if necessary.
+//! - An item, as an address: sent while the loop was awake. Moving it takes two cache lines, this word and the item's memory;
+//!   through the queue it would also take the lock and the queue's memory, there and back.
+//! - `QUEUED`, alone or as a bit next to an item: items are in the queue. They were sent after the one in the word.
+//! - `CLOSED`: the loop has ended.
 //!
-//! So a burst of sends costs one system call, and sends to a running loop cost none. No wake-up is lost: the loop
-//! sleeps only after a compare-and-swap from `AWAKE` to `ASLEEP`, which fails if an item was sent; and it sets `AWAKE`
-//! *before* it empties the queue, so an item is either collected now or sets `NOTIFIED` again. Loom checks this.
+//! A burst of sends costs one system call, and sends to a running loop cost none. No wake-up is lost: the loop sleeps
+//! only after a compare-and-swap from `AWAKE` to `ASLEEP`, which fails if an item was sent. Items of one sender keep their
+//! order: `QUEUED` is set and cleared under the queue's lock together with the change of the queue, so while the queue is not
+//! empty, the word is not `AWAKE`, and no later item can get into it. Loom checks this.
 
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::thread::{self, Thread};
 
 use crate::driver::Notify;
-use crate::sync::loom_shim::{AtomicU8, Mutex, MutexGuard};
+use crate::sync::loom_shim::{AtomicPtr, Mutex, MutexGuard};
 use crate::sys;
 
-const AWAKE: u8 = 0;
-const ASLEEP: u8 = 1;
-const NOTIFIED: u8 = 2;
+const AWAKE: usize = 0;
+const ASLEEP: usize = 1;
+const CLOSED: usize = 2;
+const QUEUED: usize = 4;
+
+/// What an inbox holds.
+pub(crate) trait Item: Sized {
+    /// The address that owns the item now, if it fits into one: at least 8, with the bits of `CLOSED` and `QUEUED` clear.
+    fn into_word(self) -> Result<*mut (), Self>;
+
+    /// # Safety
+    ///
+    /// The word is from [`into_word`](Item::into_word), and is used once.
+    unsafe fn from_word(word: *mut ()) -> Self;
+
+    /// Asks the processor to load the item's memory, which another one has written.
+    fn prefetch(&self) {}
+}
 
 /// The inject queue of one loop, for items of type `T`.
-pub(crate) struct Inbox<T> {
+pub(crate) struct Inbox<T: Item> {
     state: CacheAligned,
     /// The items not yet collected; `None` once the inbox is closed.
     pending: Mutex<Option<Vec<T>>>,
@@ -42,12 +62,24 @@ pub(crate) struct Inbox<T> {
 
 /// On its own cache line, to avoid false sharing with senders: a busy-polling loop reads the state all the time.
 #[repr(align(128))]
-struct CacheAligned(AtomicU8);
+struct CacheAligned(AtomicPtr<()>);
 
-impl<T> Inbox<T> {
+/// A state without an item.
+fn plain(state: usize) -> *mut () {
+    ptr::without_provenance_mut(state)
+}
+
+/// The item in a state word.
+fn item_of<T: Item>(state: *mut ()) -> Option<T> {
+    let word = state.map_addr(|address| address & !QUEUED);
+    // SAFETY: an address above `CLOSED` is an item's. The caller has taken the state out of the inbox, so it is used once.
+    (word.addr() > CLOSED).then(|| unsafe { T::from_word(word) })
+}
+
+impl<T: Item> Inbox<T> {
     pub(crate) fn new(notifier: Arc<dyn Notify>) -> Inbox<T> {
         Inbox {
-            state: CacheAligned(AtomicU8::new(AWAKE)),
+            state: CacheAligned(AtomicPtr::new(plain(AWAKE))),
             pending: Mutex::new(Some(Vec::new())),
             notifier: Mutex::new(Some(notifier)),
             forks: sys::count_forks(),
@@ -75,6 +107,17 @@ impl<T> Inbox<T> {
         false
     }
 
+    #[cfg(feature = "sim")]
+    fn note_send(&self) {
+        if let Some(on_send) = self.on_send.get() {
+            on_send();
+        }
+    }
+
+    #[cfg(not(feature = "sim"))]
+    #[inline(always)]
+    fn note_send(&self) {}
+
     /// The loop's thread.
     pub(crate) fn thread(&self) -> &Thread {
         &self.thread
@@ -89,14 +132,42 @@ impl<T> Inbox<T> {
 
     /// Sends from any thread. Returns the item if the loop has closed or belongs to the parent process.
     pub(crate) fn send(&self, item: T) -> Result<(), T> {
-        let mut item = Some(item);
+        let mut item = match self.put(item) {
+            Ok(()) => return Ok(()),
+            Err(item) => Some(item),
+        };
         self.push(|pending| pending.extend(item.take()));
         item.map_or(Ok(()), Err)
     }
 
     /// Sends all items with one lock. If the loop has closed, they stay in `items`. Returns whether it woke the loop.
     pub(crate) fn send_all(&self, items: &mut Vec<T>) -> bool {
+        if items.len() == 1
+            && let Some(item) = items.pop()
+        {
+            match self.put(item) {
+                Ok(()) => return false,
+                Err(item) => items.push(item),
+            }
+        }
         self.push(|pending| pending.append(items))
+    }
+
+    /// Puts an item into the state word of a loop that is awake and has nothing to collect. Otherwise returns it.
+    #[inline]
+    fn put(&self, item: T) -> Result<(), T> {
+        if self.is_forked() {
+            return Err(item);
+        }
+        let word = item.into_word()?;
+        match self.state.0.compare_exchange(plain(AWAKE), word, SeqCst, Relaxed) {
+            Ok(_) => {
+                self.note_send();
+                Ok(())
+            }
+            // SAFETY: the word did not get into the state, so it is used once.
+            Err(_) => Err(unsafe { T::from_word(word) }),
+        }
     }
 
     /// Calls `push`, unless the loop has closed. Returns whether it woke the loop.
@@ -104,65 +175,121 @@ impl<T> Inbox<T> {
         if self.is_forked() {
             return false;
         }
-        match &mut *lock(&self.pending) {
-            Some(pending) => push(pending),
-            None => return false,
-        }
-        #[cfg(feature = "sim")]
-        if let Some(on_send) = self.on_send.get() {
-            on_send();
-        }
-        let must_wake = self.state.0.swap(NOTIFIED, SeqCst) == ASLEEP;
+        let must_wake = {
+            let mut pending = lock(&self.pending);
+            match &mut *pending {
+                Some(pending) => push(pending),
+                None => return false,
+            }
+            self.announce()
+        };
+        self.note_send();
         if must_wake && let Some(notifier) = &*lock(&self.notifier) {
             notifier.notify();
         }
         must_wake
     }
 
+    /// Sets `QUEUED`, under the lock of the queue. Returns whether the loop was asleep.
+    fn announce(&self) -> bool {
+        let mut state = self.state.0.load(SeqCst);
+        while state.addr() & QUEUED == 0 {
+            let next = match state.addr() {
+                ASLEEP => plain(QUEUED),
+                _ => state.map_addr(|address| address | QUEUED),
+            };
+            match self.state.0.compare_exchange(state, next, SeqCst, SeqCst) {
+                Ok(before) => return before.addr() == ASLEEP,
+                Err(now) => state = now,
+            }
+        }
+        false
+    }
+
     /// Whether the loop is blocked in the driver, so that its answer to anything takes a wake-up.
     pub(crate) fn is_asleep(&self) -> bool {
-        self.state.0.load(Relaxed) == ASLEEP
+        self.state.0.load(Relaxed).addr() == ASLEEP
     }
 
     /// Whether the loop has closed or belongs to the parent process.
     pub(crate) fn is_closed(&self) -> bool {
-        self.is_forked() || lock(&self.pending).is_none()
+        self.is_forked() || self.state.0.load(SeqCst).addr() == CLOSED
     }
 
     /// Called before the loop sleeps. False if an item was sent since the last `collect`: then it must not sleep.
     #[must_use]
     pub(crate) fn fall_asleep(&self) -> bool {
+        let before = self
+            .state
+            .0
+            .compare_exchange(plain(AWAKE), plain(ASLEEP), SeqCst, SeqCst);
         // `flush` may have set `ASLEEP` already, on behalf of an embedding loop.
-        let before = self.state.0.compare_exchange(AWAKE, ASLEEP, SeqCst, SeqCst);
-        matches!(before, Ok(_) | Err(ASLEEP))
+        before.map_or_else(|state| matches!(state.addr(), ASLEEP | CLOSED), |_| true)
     }
 
-    /// Called after a sleep. If an item was sent meanwhile, the state stays `NOTIFIED`.
+    /// Called after a sleep. If an item was sent meanwhile, the state stays as it is.
     pub(crate) fn wake_up(&self) {
-        let _ = self.state.0.compare_exchange(ASLEEP, AWAKE, SeqCst, SeqCst);
+        let _ = self
+            .state
+            .0
+            .compare_exchange(plain(ASLEEP), plain(AWAKE), SeqCst, SeqCst);
     }
 
     /// Whether an item was sent since the last `collect`. Costs one load.
     #[inline]
     pub(crate) fn has_events(&self) -> bool {
-        self.state.0.load(SeqCst) == NOTIFIED
+        self.state.0.load(SeqCst).addr() > CLOSED
     }
 
-    /// Swaps the sent items with `items`, which must be empty.
+    /// Moves the sent items to `items`, which must be empty.
     pub(crate) fn collect(&self, items: &mut Vec<T>) {
         debug_assert!(items.is_empty());
-        self.state.0.swap(AWAKE, SeqCst);
-        if let Some(pending) = &mut *lock(&self.pending) {
-            std::mem::swap(pending, items);
+        let state = self.state.0.load(SeqCst);
+        sys::prefetch(state);
+        // Without `QUEUED` the queue is empty.
+        if state.addr() & QUEUED == 0
+            && state.addr() > CLOSED
+            && self
+                .state
+                .0
+                .compare_exchange(state, plain(AWAKE), SeqCst, SeqCst)
+                .is_ok()
+        {
+            items.extend(item_of::<T>(state));
+            return;
+        }
+        let mut pending = lock(&self.pending);
+        let Some(pending) = &mut *pending else { return };
+        match item_of::<T>(self.state.0.swap(plain(AWAKE), SeqCst)) {
+            None => std::mem::swap(pending, items),
+            Some(first) => {
+                items.push(first);
+                items.append(pending);
+            }
+        }
+        for item in items {
+            item.prefetch();
         }
     }
 
     /// Closes the inbox: later sends fail, and the driver's notifier is dropped. Returns the items not yet collected.
     pub(crate) fn close(&self) -> Vec<T> {
-        let items = lock(&self.pending).take();
+        let mut pending = lock(&self.pending);
+        let queued = pending.take();
+        let state = self.state.0.swap(plain(CLOSED), SeqCst);
+        drop(pending);
         let notifier = lock(&self.notifier).take();
         drop(notifier);
-        items.unwrap_or_default()
+        item_of::<T>(state)
+            .into_iter()
+            .chain(queued.unwrap_or_default())
+            .collect()
+    }
+}
+
+impl<T: Item> Drop for Inbox<T> {
+    fn drop(&mut self) {
+        drop(item_of::<T>(self.state.0.swap(plain(CLOSED), SeqCst)));
     }
 }
 
@@ -170,6 +297,18 @@ impl<T> Inbox<T> {
 /// the notifier leaves it half-changed, even if the call panics. So what a poisoned mutex holds is intact.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+#[cfg(test)]
+impl Item for u32 {
+    fn into_word(self) -> Result<*mut (), u32> {
+        Ok(Box::into_raw(Box::new(u64::from(self))).cast())
+    }
+
+    unsafe fn from_word(word: *mut ()) -> u32 {
+        // SAFETY: the caller's promise: the address is of a box.
+        *unsafe { Box::from_raw(word.cast::<u64>()) } as u32
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -223,6 +362,54 @@ mod tests {
     }
 
     #[test]
+    fn the_item_in_the_state_word_comes_before_the_queue() {
+        let count = Arc::new(Count::default());
+        let inbox = Inbox::new(count.clone());
+        let mut items = Vec::new();
+        inbox.send(1).unwrap();
+        assert!(
+            lock(&inbox.pending).as_ref().is_some_and(Vec::is_empty),
+            "it is in the state word"
+        );
+        inbox.collect(&mut items);
+        assert_eq!(items, [1]);
+        assert!(!inbox.has_events());
+        items.clear();
+        inbox.send(2).unwrap();
+        inbox.send_all(&mut vec![3]);
+        inbox.send_all(&mut vec![4, 5]);
+        assert!(inbox.has_events() && !inbox.fall_asleep());
+        inbox.collect(&mut items);
+        assert_eq!(items, [2, 3, 4, 5]);
+        assert!(inbox.fall_asleep());
+        inbox.send(6).unwrap();
+        assert_eq!(count.0.load(SeqCst), 1);
+        inbox.send(7).unwrap();
+        assert_eq!(inbox.close(), [6, 7]);
+    }
+
+    #[test]
+    fn an_inbox_drops_the_item_in_its_state_word() {
+        struct Dropped(#[allow(dead_code, reason = "only its drop counts")] Arc<()>);
+        impl Item for Dropped {
+            fn into_word(self) -> Result<*mut (), Dropped> {
+                Ok(Box::into_raw(Box::new(self)).cast())
+            }
+
+            unsafe fn from_word(word: *mut ()) -> Dropped {
+                // SAFETY: the caller's promise: the address is of a box.
+                *unsafe { Box::from_raw(word.cast()) }
+            }
+        }
+        let item = Arc::new(());
+        let inbox = Inbox::new(Arc::new(Count::default()));
+        assert!(inbox.send(Dropped(item.clone())).is_ok());
+        assert_eq!(Arc::strong_count(&item), 2);
+        drop(inbox);
+        assert_eq!(Arc::strong_count(&item), 1);
+    }
+
+    #[test]
     fn a_closed_inbox_releases_the_notifier() {
         let count = Arc::new(Count::default());
         let inbox: Inbox<u32> = Inbox::new(count.clone());
@@ -272,20 +459,21 @@ mod loom_tests {
         }
     }
 
-    /// A loop that sleeps until it has received `expected` items.
-    fn run_loop(inbox: &Inbox<u32>, sleep: &Sleep, expected: usize) {
-        let mut received = 0;
+    /// A loop that sleeps until it has received `expected` items, which it returns.
+    fn run_loop(inbox: &Inbox<u32>, sleep: &Sleep, expected: usize) -> Vec<u32> {
+        let mut received = Vec::new();
         let mut items = Vec::new();
-        while received < expected {
+        while received.len() < expected {
             if inbox.fall_asleep() {
                 sleep.sleep();
                 inbox.wake_up();
             }
             if inbox.has_events() {
                 inbox.collect(&mut items);
-                received += items.drain(..).count();
+                received.append(&mut items);
             }
         }
+        received
     }
 
     #[test]
@@ -303,6 +491,24 @@ mod loom_tests {
             for sender in senders {
                 sender.join().unwrap();
             }
+        });
+    }
+
+    #[test]
+    fn loom_items_of_one_sender_keep_their_order() {
+        loom::model(|| {
+            let sleep = Arc::new(Sleep::default());
+            let inbox = Arc::new(Inbox::new(sleep.clone()));
+            let sender = {
+                let inbox = inbox.clone();
+                loom::thread::spawn(move || {
+                    inbox.send(1).unwrap();
+                    inbox.send_all(&mut vec![2, 3]);
+                    inbox.send(4).unwrap();
+                })
+            };
+            assert_eq!(run_loop(&inbox, &sleep, 4), [1, 2, 3, 4]);
+            sender.join().unwrap();
         });
     }
 

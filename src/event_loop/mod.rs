@@ -13,6 +13,7 @@ pub(crate) mod inbox;
 pub(crate) mod loop_id;
 mod park;
 pub(crate) mod ready;
+pub(crate) mod remote_event;
 mod shutdown;
 pub(crate) mod task_key;
 pub(crate) mod task_list;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::MAX_HOPS;
 use super::error::CallError;
-use super::packet::Packet;
+use super::packet::{Packet, StartLimit};
 use super::shard::Shard;
 use super::state::{ShardState, current_hop};
 use crate::error::LoopClosed;
@@ -113,8 +113,10 @@ impl<R: 'static> Call<R> {
         }
         let header = packet.header_mut();
         header.hop = hop;
-        header.start_within = self.start_within;
-        header.start_by = self.start_within.map(|limit| Instant::now() + limit);
+        header.limit = self.start_within.map(|within| {
+            let by = Instant::now() + within;
+            Box::new(StartLimit { within, by })
+        });
         let unit = match unit {
             Some((unit, _)) => Ok(unit),
             None => state.units(self.target.index(), hop).clone().try_acquire_owned(),

@@ -16,12 +16,13 @@ use super::defect::Defect;
 use super::state::ShardState;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::{guard, panic_message};
-use crate::peer::PeerMessage;
+use crate::peer::{Link, PeerMessage};
 use crate::task::create;
 use crate::time::Instant;
 
 /// What a packet's route depends on.
 pub(super) struct Header {
+    link: Link,
     /// The caller's shard, the call's place in its table, and a number that tells apart the calls that have used the place.
     pub(super) caller: u32,
     pub(super) slot: u32,
@@ -30,24 +31,30 @@ pub(super) struct Header {
     pub(super) hop: u8,
     /// On its way back.
     pub(super) is_answer: bool,
-    /// It must not start later than this after it was sent.
-    pub(super) start_within: Option<Duration>,
-    /// It must not start after this time.
-    pub(super) start_by: Option<Instant>,
+    /// In a box: few calls have a limit, and a packet should fill few cache lines.
+    pub(super) limit: Option<Box<StartLimit>>,
     /// Where the call was made.
     pub(super) made_at: &'static Location<'static>,
+}
+
+/// When a call may start.
+pub(super) struct StartLimit {
+    /// Not later than this after it was sent.
+    pub(super) within: Duration,
+    /// Not after this time.
+    pub(super) by: Instant,
 }
 
 impl Header {
     pub(super) fn new(made_at: &'static Location<'static>) -> Header {
         Header {
+            link: Link::default(),
             caller: 0,
             slot: 0,
             generation: 0,
             hop: 0,
             is_answer: false,
-            start_within: None,
-            start_by: None,
+            limit: None,
             made_at,
         }
     }
@@ -285,6 +292,10 @@ where
     M: FnOnce() -> Result<R, CallError> + Send + 'static,
     R: Send + 'static,
 {
+    fn link(&mut self) -> Option<&mut Link> {
+        Some(&mut self.header.link)
+    }
+
     fn deliver(self: Box<Self>, core: &LoopCore) {
         deliver(self, core);
     }
@@ -300,6 +311,10 @@ where
     F: Future<Output = Result<R, CallError>> + 'static,
     R: Send + 'static,
 {
+    fn link(&mut self) -> Option<&mut Link> {
+        Some(&mut self.header.link)
+    }
+
     fn deliver(self: Box<Self>, core: &LoopCore) {
         deliver(self, core);
     }

@@ -47,7 +47,8 @@ use crate::time::Instant;
 /// How many requests a shard starts in one turn, so that they do not starve its own I/O.
 const REQUESTS_PER_TURN: usize = 128;
 
-/// Poll windows that found an answer make up for those that did not: see [`PeerLink::awaits_awake_peer`].
+/// Waits that found a message make up for those that did not: see [`PeerLink::awaits_awake_peer`] and
+/// [`PeerLink::expects_message`].
 const WINDOW_COST: i32 = 4;
 const MAX_WINDOW_CREDIT: i32 = 16;
 
@@ -159,6 +160,11 @@ pub(super) struct ShardState {
     /// The target of the last call, while it has not been answered.
     last_target: Cell<Option<u32>>,
     window_credit: Cell<i32>,
+    /// The last call's target was asleep: its answer takes a wake-up.
+    has_woken: Cell<bool>,
+    /// A message has arrived since the last wait.
+    has_received: Cell<bool>,
+    spin_credit: Cell<i32>,
 
     requests: RefCell<VecDeque<Box<dyn Packet>>>,
     start_requests: OnceCell<Rc<dyn Callback>>,
@@ -195,6 +201,21 @@ pub(super) struct Counters {
     poll_windows: Cell<u64>,
 }
 
+/// Whether earlier waits found enough. If not, the next ones are left out until the failure has been made up for.
+fn take_credit(credit: &Cell<i32>) -> bool {
+    let before = credit.get();
+    credit.set(before + i32::from(before < 0));
+    before >= 0
+}
+
+/// Records whether a wait found something.
+fn record(credit: &Cell<i32>, found: bool) {
+    credit.set(match found {
+        true => (credit.get() + 1).min(MAX_WINDOW_CREDIT),
+        false => credit.get() - WINDOW_COST,
+    });
+}
+
 pub(super) fn add(counter: &Cell<u64>, amount: u64) {
     counter.set(counter.get() + amount);
 }
@@ -220,6 +241,9 @@ impl ShardState {
             units: (0..count).map(|_| Default::default()).collect(),
             last_target: Cell::new(None),
             window_credit: Cell::new(WINDOW_COST),
+            has_woken: Cell::new(false),
+            has_received: Cell::new(false),
+            spin_credit: Cell::new(0),
             requests: RefCell::default(),
             start_requests: OnceCell::new(),
             is_starting: Cell::new(false),
@@ -315,6 +339,7 @@ impl ShardState {
             add(&self.counters.batches, 1);
             let has_woken = self.inboxes[target].send_all(&mut batch);
             add(&self.counters.wakes, has_woken.into());
+            self.has_woken.set(self.has_woken.get() || has_woken);
             // The target has ended: dropping the messages makes them fail.
             batch.clear();
             let mut outboxes = self.outboxes.borrow_mut();
@@ -367,6 +392,7 @@ impl ShardState {
         header.slot = slot as u32;
         header.generation = generation;
         self.last_target.set(Some(target as u32));
+        self.has_woken.set(false);
         add(&self.counters.calls, 1);
         self.post(target, packet);
         slot
@@ -428,6 +454,7 @@ impl ShardState {
         if self.last_target.get() == Some(call.target) {
             self.last_target.set(None);
         }
+        self.has_received.set(true);
         self.unanswered.set(self.unanswered.get() - 1);
         let unit = call.unit.take();
         let clock_hold = call.clock_hold.take();
@@ -463,10 +490,13 @@ impl ShardState {
     /// A request has arrived. It is started in this turn, unless there are too many.
     pub(super) fn receive(&self, mut packet: Box<dyn Packet>, core: &LoopCore) {
         // The caller's virtual clock says nothing about this one: the time limit begins here.
-        if core.has_virtual_clock && !self.shared().is_simulated {
-            let header = packet.header_mut();
-            header.start_by = header.start_within.map(|limit| core.now() + limit);
+        if core.has_virtual_clock
+            && !self.shared().is_simulated
+            && let Some(limit) = &mut packet.header_mut().limit
+        {
+            limit.by = core.now() + limit.within;
         }
+        self.has_received.set(true);
         self.requests.borrow_mut().push_back(packet);
         if !self.is_starting.replace(true) {
             self.schedule_start();
@@ -504,7 +534,7 @@ impl ShardState {
         let (caller, slot, generation) = (header.caller, header.slot, header.generation);
         let refusal = match self.served_slot(caller, slot) {
             Served::Cancelled(number) if number == generation => Some(CallError::Cancelled),
-            _ if header.start_by.is_some_and(|start_by| core.now() > start_by) => Some(CallError::Late),
+            _ if header.limit.as_ref().is_some_and(|limit| core.now() > limit.by) => Some(CallError::Late),
             _ => None,
         };
         match refusal {
@@ -626,26 +656,26 @@ impl PeerLink for ShardState {
         }
     }
 
+    fn expects_message(&self) -> bool {
+        let is_likely = self.has_received.replace(false) || self.last_target.get().is_some() && !self.has_woken.get();
+        is_likely && self.shared().may_spin && take_credit(&self.spin_credit)
+    }
+
+    fn spun_for_message(&self, found: bool) {
+        record(&self.spin_credit, found);
+    }
+
     fn awaits_awake_peer(&self) -> bool {
         let Some(target) = self.last_target.get().filter(|_| self.shared().may_spin) else {
             return false;
         };
         // A sleeping peer answers after a wake-up, which takes longer than the window.
-        if self.inboxes[target as usize].is_asleep() {
-            return false;
-        }
-        let credit = self.window_credit.get();
-        self.window_credit.set(if credit < 0 { credit + 1 } else { credit });
-        credit >= 0
+        !self.inboxes[target as usize].is_asleep() && take_credit(&self.window_credit)
     }
 
     fn polled_for_peer(&self, found: bool) {
         add(&self.counters.poll_windows, 1);
-        let credit = self.window_credit.get();
-        self.window_credit.set(match found {
-            true => (credit + 1).min(MAX_WINDOW_CREDIT),
-            false => credit - WINDOW_COST,
-        });
+        record(&self.window_credit, found);
     }
 
     fn connection_closed(&self) {

@@ -30,6 +30,7 @@ mod name;
 mod open_flags;
 mod paths;
 mod per_process;
+mod prefetch;
 mod socket_options;
 #[cfg(all(feature = "sim", target_os = "linux", not(miri)))]
 mod switches;
@@ -63,6 +64,7 @@ pub(crate) use open_flags::OpenFlags;
 pub(crate) use paths::shrank;
 pub use paths::{CopyResult, DirItem, DirList};
 pub(crate) use per_process::PerProcess;
+pub(crate) use prefetch::prefetch;
 #[cfg(feature = "reactor")]
 pub(crate) use socket_options::connected;
 pub use socket_options::{Credentials, KeepAlive, SocketKind, SocketOption};

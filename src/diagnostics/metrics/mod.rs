@@ -88,6 +88,14 @@ impl LoopCore {
         times.driver.set(times.driver.get() + took);
     }
 
+    /// Records a wait that [`begin_poll`](LoopCore::begin_poll) may have sampled.
+    #[inline]
+    pub(crate) fn end_spin(&self, began: Option<Instant>) {
+        let Some(began) = began else { return };
+        let (times, took) = (&self.times, self.now() - began);
+        times.idle.set(times.idle.get() + took * SAMPLE_EVERY as u32);
+    }
+
     /// Records a wait, asleep or busy-polling.
     #[inline]
     pub(crate) fn waited(&self, began: Instant, now: Instant) {

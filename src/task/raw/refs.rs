@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering::AcqRel;
 use std::task::{RawWaker, RawWakerVTable};
 
-use super::{QUEUED_REMOTE, RawTask};
+use super::{Header, QUEUED_REMOTE, RawTask};
 use crate::diagnostics::task_span::WakerOp;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::wake_all;
@@ -57,6 +57,24 @@ pub(crate) struct RemoteWake(pub(super) RawTask);
 unsafe impl Send for RemoteWake {}
 
 impl RemoteWake {
+    /// Of the address from [`into_raw`](RemoteWake::into_raw).
+    pub(crate) const ALIGNMENT: usize = align_of::<Header>();
+
+    /// As an address, which owns the bit.
+    #[inline]
+    pub(crate) fn into_raw(self) -> *mut () {
+        ManuallyDrop::new(self).0.0.as_ptr().cast()
+    }
+
+    /// # Safety
+    ///
+    /// The address is from [`into_raw`](RemoteWake::into_raw), and is used once.
+    #[inline]
+    pub(crate) unsafe fn from_raw(address: *mut ()) -> RemoteWake {
+        // SAFETY: it was not null.
+        RemoteWake(RawTask(unsafe { NonNull::new_unchecked(address.cast()) }))
+    }
+
     /// Puts the task into the ready queue. Loop's thread.
     pub(crate) fn deliver(self, core: &LoopCore) {
         self.0.make_ready(core);
