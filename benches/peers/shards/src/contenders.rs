@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Calls of a burst in flight at a time.
 const IN_FLIGHT: usize = 256;
 
-const CONTENDERS: [&str; 8] = [
+const CONTENDERS: [&str; 10] = [
     "windlass ask, io_uring",
     "windlass call, io_uring",
     "windlass ask, epoll",
@@ -15,6 +15,8 @@ const CONTENDERS: [&str; 8] = [
     "glommio shared_channel",
     "crossbeam, blocking",
     "crossbeam, spinning",
+    "crossbeam calls, blocking",
+    "crossbeam calls, spinning",
 ];
 
 #[derive(Clone, Copy)]
@@ -42,15 +44,18 @@ pub(crate) fn main() {
         let measured = run(&arguments[at + 1], sizes);
         return println!("{} {}", measured.ping, measured.burst);
     }
+    let only = arguments.iter().position(|argument| argument == "--only");
+    let only = only.and_then(|at| arguments.get(at + 1)).map_or("", String::as_str);
+    let contenders: Vec<&str> = CONTENDERS.into_iter().filter(|name| name.contains(only)).collect();
     let rounds = if is_quick { 1 } else { 9 };
     let program = std::env::current_exe().expect("this program");
-    let mut results: Vec<Vec<Measured>> = CONTENDERS.iter().map(|_| Vec::new()).collect();
+    let mut results: Vec<Vec<Measured>> = contenders.iter().map(|_| Vec::new()).collect();
     for round in 0..rounds {
-        for step in 0..CONTENDERS.len() {
-            let index = (round + step) % CONTENDERS.len();
-            eprint!("\rround {} of {rounds}: {:<30}", round + 1, CONTENDERS[index]);
+        for step in 0..contenders.len() {
+            let index = (round + step) % contenders.len();
+            eprint!("\rround {} of {rounds}: {:<30}", round + 1, contenders[index]);
             let mut command = Command::new(&program);
-            command.args(["--run", CONTENDERS[index]]);
+            command.args(["--run", contenders[index]]);
             if is_quick {
                 command.arg("--quick");
             }
@@ -61,7 +66,7 @@ pub(crate) fn main() {
                 (Some(ping), Some(burst)) => results[index].push(Measured { ping, burst }),
                 _ => panic!(
                     "{}: {}{text}",
-                    CONTENDERS[index],
+                    contenders[index],
                     String::from_utf8_lossy(&output.stderr)
                 ),
             }
@@ -72,7 +77,7 @@ pub(crate) fn main() {
         "{:<26} {:>12} {:>8} {:>8}   {:>12} {:>8}",
         "", "ping p50", "lowest", "highest", "burst, each", "lowest"
     );
-    for (name, results) in CONTENDERS.iter().zip(&results) {
+    for (name, results) in contenders.iter().zip(&results) {
         let (ping, burst) = (sorted(results, |one| one.ping), sorted(results, |one| one.burst));
         let middle = results.len() / 2;
         println!(
@@ -104,6 +109,8 @@ fn run(name: &str, sizes: Sizes) -> Measured {
         "glommio shared_channel" => glommio_channels(sizes),
         "crossbeam, blocking" => crossbeam(sizes, false),
         "crossbeam, spinning" => crossbeam(sizes, true),
+        "crossbeam calls, blocking" => crossbeam_calls(sizes, false),
+        "crossbeam calls, spinning" => crossbeam_calls(sizes, true),
         other => panic!("no contender is named {other}"),
     }
 }
@@ -284,19 +291,85 @@ fn glommio_channels(sizes: Sizes) -> Measured {
     measured
 }
 
-fn crossbeam(sizes: Sizes, spins: bool) -> Measured {
-    use crossbeam_channel::{Receiver, bounded};
-
-    fn receive(from: &Receiver<u64>, spins: bool) -> Option<u64> {
-        loop {
-            match from.try_recv() {
-                Ok(number) => return Some(number),
-                Err(error) if error.is_disconnected() => return None,
-                Err(_) if spins => std::hint::spin_loop(),
-                Err(_) => return from.recv().ok(),
-            }
+/// Receives from a channel of crossbeam, which spins for a while and then parks the thread, or spins all the time.
+fn receive<T>(from: &crossbeam_channel::Receiver<T>, spins: bool) -> Option<T> {
+    loop {
+        match from.try_recv() {
+            Ok(value) => return Some(value),
+            Err(error) if error.is_disconnected() => return None,
+            Err(_) if spins => std::hint::spin_loop(),
+            Err(_) => return from.recv().ok(),
         }
     }
+}
+
+/// What a call of windlass does: a closure in a box runs on the other thread, and its value or its panic comes back. A channel has no
+/// address for an answer, so each call has a channel for its own.
+fn crossbeam_calls(sizes: Sizes, spins: bool) -> Measured {
+    use crossbeam_channel::{Receiver, Sender, bounded};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    type Job = Box<dyn FnOnce() + Send>;
+
+    fn start(to: &Sender<Job>, number: u64) -> Receiver<std::thread::Result<u64>> {
+        let (send, answer) = bounded(1);
+        let job: Job = Box::new(move || {
+            let result = catch_unwind(AssertUnwindSafe(move || number + 1));
+            // The caller may have given up.
+            let _ = send.send(result);
+        });
+        to.send(job).expect("a server");
+        answer
+    }
+
+    fn finish(answer: &Receiver<std::thread::Result<u64>>, spins: bool, number: u64) {
+        let result = receive(answer, spins).expect("an answer");
+        assert_eq!(result.expect("no panic"), number + 1);
+    }
+
+    let (request_out, request_in) = bounded::<Job>(IN_FLIGHT);
+    let server = std::thread::spawn(move || {
+        pin(1);
+        while let Some(job) = receive(&request_in, spins) {
+            job();
+        }
+    });
+    pin(0);
+    let mut times = Vec::with_capacity(sizes.pings);
+    for number in 0..(sizes.warm_up + sizes.pings) as u64 {
+        let began = Instant::now();
+        finish(&start(&request_out, number), spins, number);
+        if number >= sizes.warm_up as u64 {
+            times.push(began.elapsed());
+        }
+    }
+    let mut burst = Duration::MAX;
+    for _ in 0..3 {
+        let began = Instant::now();
+        let mut in_flight = std::collections::VecDeque::new();
+        let mut received = 0;
+        for number in 0..sizes.burst as u64 {
+            in_flight.push_back(start(&request_out, number));
+            if in_flight.len() == IN_FLIGHT {
+                finish(&in_flight.pop_front().expect("a call"), spins, received);
+                received += 1;
+            }
+        }
+        for answer in in_flight {
+            finish(&answer, spins, received);
+            received += 1;
+        }
+        burst = burst.min(began.elapsed());
+    }
+    drop(request_out);
+    server.join().expect("the server");
+    let burst = burst.as_nanos() as f64 / sizes.burst as f64;
+    let ping = median(times);
+    Measured { ping, burst }
+}
+
+fn crossbeam(sizes: Sizes, spins: bool) -> Measured {
+    use crossbeam_channel::bounded;
 
     let (request_out, request_in) = bounded::<u64>(IN_FLIGHT);
     let (answer_out, answer_in) = bounded::<u64>(IN_FLIGHT);
