@@ -21,6 +21,16 @@ use windlass_web::files::Dir;
 use windlass_web::timeout::RequestTimeoutLayer;
 use windlass_web::ws::{Message, WebSocket, WebSocketUpgrade};
 
+const USAGE: &str = "\
+usage: server [--listen HOST:PORT] [--driver auto|proactor|reactor] [--files DIR] [--cert PEM --key PEM]
+
+  --listen HOST:PORT  the address (default 127.0.0.1:8080)
+  --driver NAME       auto (default), proactor or reactor
+  --files DIR         the directory served below /files/ (default: the current one)
+  --cert PEM          HTTPS with this certificate chain; needs --key
+  --key PEM           the private key
+  --help              this text";
+
 #[derive(Serialize, Deserialize)]
 struct Sum {
     numbers: Vec<i64>,
@@ -77,28 +87,38 @@ fn app(files: String) -> Router {
         ))
 }
 
+fn refuse(why: &str) -> ! {
+    eprintln!("{why}\n{USAGE}");
+    std::process::exit(2);
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut listen, mut files) = ("127.0.0.1:8080".to_owned(), ".".to_owned());
     let (mut builder, mut cert, mut key) = (windlass::Builder::new(), None, None);
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
-        let value = args.next().ok_or_else(|| format!("{arg} needs a value"))?;
+        let mut value = || args.next().unwrap_or_else(|| refuse(&format!("{arg} needs a value")));
         match arg.as_str() {
-            "--listen" => listen = value,
-            "--files" => files = value,
-            "--driver" => builder = builder.driver(value.parse()?),
-            "--cert" => cert = Some(CertificateDer::pem_file_iter(value)?.collect::<Result<Vec<_>, _>>()?),
-            "--key" => key = Some(PrivateKeyDer::from_pem_file(value)?),
-            _ => return Err(format!("unknown option {arg}").into()),
+            "--listen" => listen = value(),
+            "--files" => files = value(),
+            "--driver" => builder = builder.driver(value().parse()?),
+            "--cert" => cert = Some(CertificateDer::pem_file_iter(value())?.collect::<Result<Vec<_>, _>>()?),
+            "--key" => key = Some(PrivateKeyDer::from_pem_file(value())?),
+            "--help" | "-h" => {
+                println!("{USAGE}");
+                return Ok(());
+            }
+            _ => refuse(&format!("unknown option {arg}")),
         }
     }
     let mut server = Server::new().stop_on_signals().connect_info(ConnectInfo);
-    if let (Some(cert), Some(key)) = (cert, key) {
-        server = server.tls(
-            ServerConfig::builder()
-                .with_no_client_auth()
-                .with_single_cert(cert, key)?,
-        );
+    match (cert, key) {
+        (Some(cert), Some(key)) => {
+            let config = ServerConfig::builder().with_no_client_auth();
+            server = server.tls(config.with_single_cert(cert, key)?);
+        }
+        (None, None) => {}
+        _ => refuse("HTTPS needs --cert and --key"),
     }
     builder.build()?.run_until_complete(async {
         let listener = TcpListener::bind(listen.as_str()).await?;
