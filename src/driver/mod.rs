@@ -273,6 +273,12 @@ pub unsafe trait Driver {
     /// The loop returns any other error to its caller.
     fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()>;
 
+    /// Whether a poll with [`Wait::No`] would do anything. The loop asks in most turns that have tasks to run, and skips the poll
+    /// if it would not.
+    fn must_poll(&mut self) -> bool {
+        true
+    }
+
     /// Submits queued operations, without blocking or reporting completions. An outer loop is about to wait for the
     /// [`descriptor`](Driver::descriptor), which must be readable afterwards if a completion is available. The loop
     /// handles an error as one of [`poll`](Driver::poll).

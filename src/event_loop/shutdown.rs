@@ -163,7 +163,7 @@ impl LoopCore {
                 false => Wait::Until(self.now() + Duration::from_millis(100)),
             };
             let Ok(completed) = self.drive(wait) else { break };
-            let is_empty = completed.is_empty() && !self.inbox.has_events();
+            let is_empty = completed == 0 && !self.inbox.has_events();
             empty_polls = if is_empty { empty_polls + 1 } else { 0 };
             if self.has_virtual_clock && !stands_still && empty_polls >= EMPTY_POLLS {
                 return format!(" within {EMPTY_POLLS} polls after their cancel, which is a bug of the driver");
@@ -172,7 +172,7 @@ impl LoopCore {
             if is_empty {
                 self.cancel_all_ops();
             }
-            self.complete_and_collect(completed);
+            self.collect_events();
             // Drop the calls and wakes that arrive meanwhile: the loop no longer runs them.
             self.drop_scheduled();
         }

@@ -3,7 +3,7 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::driver::{Completion, OpResult, Wait};
+use crate::driver::{OpResult, Wait};
 use crate::error::forked_error;
 use crate::event_loop::EventLoop;
 use crate::event_loop::core::{LoopCore, RemoteEvent};
@@ -19,10 +19,12 @@ impl EventLoop {
         core.counters.turns.set(core.counters.turns.get() + 1);
         // 1. The wait: none if something is ready, else until the first deadline, else until an event.
         let wait = next_wait(core);
-        // 2. The driver submits, blocks and reaps. With nothing to submit, reap or wait for, it makes no system call.
-        let completed = core.drive(wait)?;
+        // 2. The driver submits, blocks and reaps. With nothing to submit, reap or wait for, it is not polled.
         // 3. Completions, and events from other threads, put their tasks on the ready queue.
-        core.complete_and_collect(completed);
+        if wait != Wait::No || core.must_poll() {
+            core.drive(wait)?;
+        }
+        core.collect_events();
         // 4. Due timers follow, ordered by deadline.
         core.fire_due_timers();
         // 5. The batch is fixed: later entries wait for the next turn, so that they cannot starve the driver.
@@ -39,6 +41,11 @@ impl LoopCore {
         if !self.ready.is_empty() || self.inbox.has_events() {
             return Wait::No;
         }
+        self.wait_for_timers()
+    }
+
+    #[inline(never)]
+    fn wait_for_timers(&self) -> Wait {
         match self.timers.borrow_mut().next_wake(self.times.recent()) {
             Some(deadline) if deadline < Instant::NEVER && !self.clock_stands_still() => Wait::Until(deadline),
             _ => Wait::Forever,
@@ -51,9 +58,16 @@ impl LoopCore {
         self.has_virtual_clock && (self.clock_holds.get() > 0 || self.ops.uses_threads() && !self.takes_jobs())
     }
 
-    /// Step 2: submits the started operations, blocks as long as `wait` says, and reaps completions.
+    /// Whether the driver has something to do in a turn that does not wait. Always in a turn whose poll is timed.
     #[inline]
-    pub(crate) fn drive(&self, wait: Wait) -> io::Result<Vec<Completion>> {
+    fn must_poll(&self) -> bool {
+        self.is_timed_turn() || self.driver().must_poll()
+    }
+
+    /// Steps 2 and 3: submits the started operations, blocks as long as `wait` says, and reaps completions, which wake their
+    /// tasks. Returns their number. Not inlined into the turn, which usually skips it while tasks are ready.
+    #[inline(never)]
+    pub(crate) fn drive(&self, wait: Wait) -> io::Result<usize> {
         let mut completed = self.completed.take();
         let result = match wait {
             Wait::No | Wait::Poll => {
@@ -65,21 +79,25 @@ impl LoopCore {
             Wait::Until(deadline) | Wait::Between(_, deadline) => self.park(&mut completed, Some(deadline)),
             Wait::Forever => self.park(&mut completed, None),
         };
-        // Deliver completions that were reaped before the error.
-        result.inspect_err(|_| self.complete(&mut completed))?;
-        Ok(completed)
-    }
-
-    /// Step 3: completions wake their tasks; calls and wakes from other threads join the ready queue.
-    #[inline]
-    pub(crate) fn complete_and_collect(&self, mut completed: Vec<Completion>) {
-        if !completed.is_empty() {
+        let count = completed.len();
+        // Also after an error: these were reaped before it.
+        if count > 0 {
             self.complete(&mut completed);
         }
         self.completed.set(completed);
-        if !self.inbox.has_events() {
-            return;
+        result.map(|()| count)
+    }
+
+    /// Step 3: calls and wakes from other threads join the ready queue.
+    #[inline]
+    pub(crate) fn collect_events(&self) {
+        if self.inbox.has_events() {
+            self.deliver_events();
         }
+    }
+
+    #[inline(never)]
+    fn deliver_events(&self) {
         let mut events = self.events.take();
         self.inbox.collect(&mut events);
         for item in events.drain(..) {
@@ -101,9 +119,13 @@ impl LoopCore {
     /// Step 4: due timers wake their tasks, and their callbacks join the ready queue.
     #[inline]
     pub(crate) fn fire_due_timers(&self) {
-        if self.timers.borrow().is_empty() {
-            return;
+        if !self.timers.borrow().is_empty() {
+            self.fire_timers();
         }
+    }
+
+    #[inline(never)]
+    fn fire_timers(&self) {
         let now = self.now();
         self.fired_until.set(now);
         loop {
@@ -131,13 +153,18 @@ impl LoopCore {
         if self.probe.is_on() {
             return self.run_batch_probed(batch);
         }
-        let slow = self.slow;
+        if let Some(limit) = self.slow {
+            return self.run_each(batch, |next| self.run_timed(next, limit));
+        }
+        self.run_each(batch, |next| self.run_one(next))
+    }
+
+    #[inline(always)]
+    fn run_each(&self, batch: usize, run: impl Fn(Ready)) -> io::Result<()> {
         for _ in 0..batch {
-            match (self.ready.pop(), slow) {
-                (Some(next), None) => self.run_one(next),
-                (Some(next), Some(limit)) => self.run_timed(next, limit),
-                (None, _) => {}
-            }
+            // The queue is shorter if an entry has closed the loop.
+            let Some(next) = self.ready.pop() else { break };
+            run(next);
             // If a task forked, the remaining tasks belong to the parent.
             if self.is_forked() {
                 return Err(forked_error());
@@ -180,8 +207,8 @@ impl LoopCore {
         {
             let _current = self.make_current();
             // A persistent error occurs again, and is returned, when the loop runs.
-            if let Ok(completed) = self.drive(Wait::No) {
-                self.complete_and_collect(completed);
+            if self.drive(Wait::No).is_ok() {
+                self.collect_events();
             }
         }
         if !self.ready.is_empty() {

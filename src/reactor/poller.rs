@@ -507,6 +507,13 @@ unsafe impl Driver for Reactor {
         true
     }
 
+    fn must_poll(&mut self) -> bool {
+        self.pipes.complete(&mut self.done);
+        let must_poll = !self.done.is_empty() || self.throttle.is_due();
+        self.counters.spins += u64::from(!must_poll);
+        must_poll
+    }
+
     fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         let before = completed.len();
         // Completions that are already here are handled before blocking.

@@ -76,8 +76,13 @@ impl LoopCore {
     /// The start time of a non-blocking poll; `None` if it is not timed.
     #[inline]
     pub(crate) fn begin_poll(&self) -> Option<Instant> {
-        let is_timed = self.counters.turns.get().is_multiple_of(SAMPLE_EVERY);
-        (self.settings.measures_time && is_timed).then(|| self.now())
+        (self.settings.measures_time && self.is_timed_turn()).then(|| self.now())
+    }
+
+    /// Whether a non-blocking poll in this turn is timed, if times are measured.
+    #[inline]
+    pub(crate) fn is_timed_turn(&self) -> bool {
+        self.counters.turns.get().is_multiple_of(SAMPLE_EVERY)
     }
 
     #[inline]

@@ -390,6 +390,12 @@ unsafe impl Driver for Uring {
         self.buffers.is_some()
     }
 
+    fn must_poll(&mut self) -> bool {
+        let is_idle = self.is_idle();
+        self.counters.spins += u64::from(is_idle);
+        !is_idle
+    }
+
     fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         // With an outer loop, a poll must clear its eventfd even if nothing completed.
         let may_skip = wait == Wait::No || (wait == Wait::Poll && self.notifier.outer.get().is_none());
