@@ -375,6 +375,35 @@ fn echoed_batches_allocate_nothing() {
     });
 }
 
+/// The memory of ended tasks is used again: of 8 at a time, which wait, and of one that completes inside of `spawn_eager`.
+#[test]
+fn spawning_and_joining_allocates_nothing() {
+    support::on_every_driver(|case| {
+        let rounds = rounds();
+        case.run(async {
+            for round in 0..WARM_UP + rounds {
+                if round == WARM_UP {
+                    ALLOCATIONS.set(0);
+                    IS_COUNTING.set(true);
+                }
+                let tasks: [_; 8] = std::array::from_fn(|number| {
+                    windlass::spawn(async move {
+                        windlass::task::yield_now().await;
+                        number
+                    })
+                });
+                for (number, task) in tasks.into_iter().enumerate() {
+                    assert_eq!(task.await.expect("no panic"), number);
+                }
+                let eager = windlass::task::spawn_eager(async move { round });
+                assert_eq!(eager.await.expect("no panic"), round);
+            }
+            IS_COUNTING.set(false);
+            assert_eq!(ALLOCATIONS.get(), 0, "allocations in {rounds} rounds");
+        });
+    });
+}
+
 /// Uncontended, and, after the first time, with a waiter in the queue too.
 #[test]
 fn locks_permits_and_items_allocate_nothing() {

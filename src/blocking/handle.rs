@@ -204,7 +204,7 @@ impl<T> Future for BlockingHandle<T> {
         }
         let polled = this.slot.result.poll(cx);
         if polled.is_pending() {
-            set_wait_reason(WaitReason::Named("a thread"));
+            set_wait_reason(WaitReason::Named(&"a thread"));
         }
         polled
     }

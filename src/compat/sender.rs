@@ -176,7 +176,7 @@ impl Sender {
     }
 
     fn wait<T>(&self, cx: &mut Context<'_>, for_room: bool) -> Poll<T> {
-        set_wait_reason(WaitReason::Named("pending writes"));
+        set_wait_reason(WaitReason::Named(&"pending writes"));
         let waker = cx.waker().clone();
         drop(self.waiting.replace(Some(Waiting { waker, for_room })));
         // Cloning or dropping a waker runs foreign code, during which the send may have completed.

@@ -6,7 +6,6 @@ use std::panic::Location;
 use std::rc::{Rc, Weak};
 
 use crate::event_loop::core::LoopCore;
-use crate::event_loop::ready::Ready;
 use crate::event_loop::timers::{Action, TimerId};
 use crate::task::Locals;
 use crate::time::Instant;
@@ -44,7 +43,7 @@ impl LoopCore {
         let callback = callback(function);
         let handle = Handle::new(&callback);
         if !self.is_closed() {
-            self.ready.push(Ready::Call(callback));
+            self.ready.push_callback(callback);
             self.queued();
         }
         handle

@@ -39,7 +39,7 @@ use crate::inflight::OpTable;
 use crate::inflight::watch::Watcher;
 use crate::peer::PeerLink;
 use crate::sys::{self, Fd, SplicePipe};
-use crate::task::{Cleanups, DropScope, Leftovers, RawTask, TaskId, UnreadCounts};
+use crate::task::{Cleanups, DropScope, Leftovers, RawTask, TaskId, TaskMemory, UnreadCounts};
 use crate::time::Instant;
 
 /// Results that a task may get synchronously within one poll before it has to yield, so that a task whose data is
@@ -80,6 +80,7 @@ pub(crate) struct LoopCore {
     polling_stack: RefCell<Vec<RawTask>>,
     /// Every task that has not finished.
     pub(crate) tasks: TaskList,
+    pub(crate) task_memory: TaskMemory,
     pub(crate) inbox: Arc<Inbox<RemoteEvent>>,
     /// Threads for the user's blocking work.
     pub(crate) blocking: Pool,
@@ -168,6 +169,7 @@ impl LoopCore {
             timers: RefCell::new(Timers::new(slack, has_virtual_clock)),
             polling_stack: RefCell::default(),
             tasks: TaskList::default(),
+            task_memory: TaskMemory::default(),
             registration: Registration::new(this, &inbox),
             probe: Probe::new(&*driver, &inbox, [&blocking, &files]),
             inbox,
@@ -542,6 +544,7 @@ impl LoopCore {
     }
 
     /// Whether the loop has closed. In a forked child, the parent's loop counts as closed.
+    #[inline]
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.get() || self.is_forked()
     }

@@ -281,7 +281,7 @@ impl<T> Future for RemoteHandle<T> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let polled = self.poll_result(cx);
         if polled.is_pending() {
-            set_wait_reason(WaitReason::Named("another thread"));
+            set_wait_reason(WaitReason::Named(&"another thread"));
         }
         polled
     }

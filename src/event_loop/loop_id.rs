@@ -77,6 +77,19 @@ impl LoopId {
     }
 }
 
+impl LoopCore {
+    /// The loop of this thread with this inbox, if it exists. `None` also while the thread exits.
+    #[cold]
+    pub(crate) fn with_inbox(inbox: &Arc<Inbox<RemoteEvent>>) -> Option<Rc<LoopCore>> {
+        let find = |loops: &RefCell<Vec<(LoopId, Weak<LoopCore>)>>| {
+            let loops = loops.borrow();
+            let mut alive = loops.iter().filter_map(|(_, core)| core.upgrade());
+            alive.find(|core| Arc::ptr_eq(&core.inbox, inbox))
+        };
+        LOOPS.try_with(find).ok().flatten()
+    }
+}
+
 /// Keeps a loop in the lists while it exists.
 pub(crate) struct Registration {
     pub(crate) id: LoopId,

@@ -1,16 +1,18 @@
 //! The ready queue: tasks and callbacks for the next turn, in FIFO order.
 //!
+//! Nearly every entry is a task, so the queue is a ring of task pointers, eight bytes each. A null pointer stands for a
+//! callback: the next one of a second ring. Both rings are FIFO, so the order is kept.
+//!
 //! A leaf container: it is changed through `&self` without a borrow flag. It is not `Sync`, no method returns a reference
-//! to an entry, and while a method uses the ring it calls no other code: entries are moved in and out and never dropped
+//! to an entry, and while a method uses a ring it calls no other code: entries are moved in and out and never dropped
 //! inside, and `grow` calls the allocator only before and after it touches the ring.
 
 use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
-use std::ptr;
 use std::rc::Rc;
 
 use crate::event_loop::callback::Callback;
-use crate::task::Runnable;
+use crate::task::{RawTask, Runnable};
 
 /// An entry of the ready queue.
 pub(crate) enum Ready {
@@ -19,31 +21,89 @@ pub(crate) enum Ready {
     Remote(Box<dyn FnOnce() + Send>),
 }
 
-/// A ring of entries. `pop` moves out only the fields of the entry's variant: copying whole entries would wait for the
-/// stores just made, a seventh of the time of a task switch.
 #[derive(Default)]
 pub(crate) struct ReadyQueue {
-    /// A power of two of places. Those from `head` on, `len` of them, hold entries.
-    ring: UnsafeCell<Box<[MaybeUninit<Ready>]>>,
-    head: Cell<usize>,
-    len: Cell<usize>,
+    /// The entries; `None` for a callback. Each task counts as queued: it is the pointer of a `Runnable`.
+    entries: Ring<Option<RawTask>>,
+    /// The callbacks: entries without a task.
+    calls: Ring<Ready>,
 }
 
 impl ReadyQueue {
-    /// Always inlined, so that the entry is built in the ring and not copied there.
-    #[inline(always)]
-    pub(crate) fn push(&self, ready: Ready) {
-        if self.len.get() == self.capacity() {
-            self.grow();
-        }
-        let at = self.place(self.head.get() + self.len.get());
-        // SAFETY: see the module. The place is in the ring and holds no entry.
-        unsafe { at.write(ready) };
-        self.len.set(self.len.get() + 1);
+    #[inline]
+    pub(crate) fn push_task(&self, runnable: Runnable) {
+        self.entries.push(Some(runnable.into_raw()));
+    }
+
+    pub(crate) fn push_callback(&self, callback: Rc<dyn Callback>) {
+        self.calls.push(Ready::Call(callback));
+        self.entries.push(None);
+    }
+
+    pub(crate) fn push_remote(&self, call: Box<dyn FnOnce() + Send>) {
+        self.calls.push(Ready::Remote(call));
+        self.entries.push(None);
     }
 
     #[inline]
     pub(crate) fn pop(&self) -> Option<Ready> {
+        match self.entries.pop()? {
+            // Each task pointer came from a `Runnable`, and is taken out once.
+            Some(task) => Some(Ready::Task(Runnable::from_raw(task))),
+            None => self.calls.pop(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len.get()
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Drop for ReadyQueue {
+    fn drop(&mut self) {
+        while self.pop().is_some() {}
+    }
+}
+
+/// A ring that grows. Its owner empties it before it is dropped.
+struct Ring<T> {
+    /// A power of two of places. Those from `head` on, `len` of them, hold entries.
+    places: UnsafeCell<Box<[MaybeUninit<T>]>>,
+    head: Cell<usize>,
+    len: Cell<usize>,
+}
+
+impl<T> Default for Ring<T> {
+    fn default() -> Ring<T> {
+        Ring {
+            places: UnsafeCell::default(),
+            head: Cell::new(0),
+            len: Cell::new(0),
+        }
+    }
+}
+
+impl<T> Ring<T> {
+    #[inline]
+    fn push(&self, entry: T) {
+        let len = self.len.get();
+        if len == self.capacity() {
+            self.grow();
+        }
+        let at = self.place(self.head.get() + len);
+        // SAFETY: see the module. The place is in the ring and holds no entry.
+        unsafe { at.write(entry) };
+        self.len.set(len + 1);
+    }
+
+    #[inline]
+    fn pop(&self) -> Option<T> {
         let (head, len) = (self.head.get(), self.len.get());
         if len == 0 {
             return None;
@@ -51,41 +111,26 @@ impl ReadyQueue {
         self.head.set((head + 1) & (self.capacity() - 1));
         self.len.set(len - 1);
         // SAFETY: see the module. The place holds an entry, which is moved out, and no longer counts as one that does.
-        Some(unsafe {
-            match &*self.place(head) {
-                Ready::Task(task) => Ready::Task(ptr::read(task)),
-                Ready::Call(callback) => Ready::Call(ptr::read(callback)),
-                Ready::Remote(call) => Ready::Remote(ptr::read(call)),
-            }
-        })
-    }
-
-    #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.len.get()
-    }
-
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len.get() == 0
+        Some(unsafe { self.place(head).read() })
     }
 
     #[inline]
     fn capacity(&self) -> usize {
         // SAFETY: see the module.
-        unsafe { (&*self.ring.get()).len() }
+        unsafe { (&*self.places.get()).len() }
     }
 
     /// The place of the entry with this number. There is at least one.
     #[inline]
-    fn place(&self, number: usize) -> *mut Ready {
+    fn place(&self, number: usize) -> *mut T {
         let at = number & (self.capacity() - 1);
         // SAFETY: see the module; the capacity is a power of two, so `at` is below it.
-        unsafe { (&mut *self.ring.get()).as_mut_ptr().add(at).cast() }
+        unsafe { (&mut *self.places.get()).as_mut_ptr().add(at).cast() }
     }
 
     /// Doubles the ring.
     #[cold]
+    #[inline(never)]
     fn grow(&self) {
         let mut larger = Box::new_uninit_slice((2 * self.capacity()).max(64));
         // An allocator that schedules something is absurd; if it does, its entries are in the ring and are moved too.
@@ -98,14 +143,8 @@ impl ReadyQueue {
         }
         self.head.set(0);
         // SAFETY: see the module. The old ring holds no entries any more; it is dropped after the exchange.
-        let old = unsafe { std::mem::replace(&mut *self.ring.get(), larger) };
+        let old = unsafe { std::mem::replace(&mut *self.places.get(), larger) };
         drop(old);
-    }
-}
-
-impl Drop for ReadyQueue {
-    fn drop(&mut self) {
-        while self.pop().is_some() {}
     }
 }
 
@@ -121,7 +160,7 @@ mod tests {
         let queue = ReadyQueue::default();
         for number in 0..1_000 {
             let order = order.clone();
-            queue.push(Ready::Remote(Box::new(move || order.lock().unwrap().push(number))));
+            queue.push_remote(Box::new(move || order.lock().unwrap().push(number)));
         }
         for _ in 0..500 {
             match queue.pop() {

@@ -94,6 +94,7 @@ impl LoopCore {
             peers.loop_closed();
         }
         self.splice_pipes.take();
+        self.task_memory.clear();
         // The handler may hold streams, which hold this loop.
         let handler = self.exception_handler.take();
         guard("the exception handler's destructor", || drop(handler));

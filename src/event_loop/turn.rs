@@ -103,7 +103,7 @@ impl LoopCore {
         for item in events.drain(..) {
             match item {
                 RemoteEvent::Wake(remote_wake) => remote_wake.deliver(self),
-                RemoteEvent::Call(call) => self.ready.push(Ready::Remote(call)),
+                RemoteEvent::Call(call) => self.ready.push_remote(call),
                 RemoteEvent::Stop => self.stopping.set(true),
                 RemoteEvent::OpDone(id, res) => self.complete_one(id, OpResult::new(res)),
                 RemoteEvent::PoolHasCapacity => self.submit_waiting(),
@@ -133,7 +133,7 @@ impl LoopCore {
             match due {
                 Some(Action::WakeTask(key)) => self.wake_task(key),
                 Some(Action::Wake(waker)) => guard("a waker", || waker.wake()),
-                Some(Action::Call(callback)) => self.ready.push(Ready::Call(callback)),
+                Some(Action::Call(callback)) => self.ready.push_callback(callback),
                 None => return,
             }
         }

@@ -438,7 +438,7 @@ impl IoQueue {
         if *ticket == Ticket::HELD {
             return Poll::Ready(());
         }
-        crate::task::set_wait_reason(WaitReason::Named("an earlier call"));
+        crate::task::set_wait_reason(WaitReason::Named(&"an earlier call"));
         Poll::Pending
     }
 

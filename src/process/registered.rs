@@ -54,7 +54,7 @@ impl Running {
         poll_fn(|cx| {
             let polled = wait.poll(cx);
             if polled.is_pending() {
-                set_wait_reason(WaitReason::Named("a child's end"));
+                set_wait_reason(WaitReason::Named(&"a child's end"));
             }
             polled
         })

@@ -36,7 +36,6 @@ use crate::event_loop::callback::Callback;
 use crate::event_loop::core::{ClockHold, LoopCore, RemoteEvent};
 use crate::event_loop::exception::{guard, wake_all};
 use crate::event_loop::inbox::Inbox;
-use crate::event_loop::ready::Ready;
 use crate::event_loop::task_key::TaskKey;
 use crate::on_drop::OnDrop;
 use crate::peer::{PeerEvent, PeerLink, PeerMessage};
@@ -505,7 +504,7 @@ impl ShardState {
 
     fn schedule_start(&self) {
         if let (Some(core), Some(start)) = (self.core.upgrade(), self.start_requests.get()) {
-            core.ready.push(Ready::Call(start.clone()));
+            core.ready.push_callback(start.clone());
         }
     }
 

@@ -348,7 +348,7 @@ impl Signal {
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<()>> {
         let polled = self.hub.poll_count(self.kind.0, self.key, self.seen, cx);
         if polled.is_pending() {
-            set_wait_reason(WaitReason::Named("a signal"));
+            set_wait_reason(WaitReason::Named(&"a signal"));
         }
         polled.map(|count| count.map(|count| self.seen = count))
     }

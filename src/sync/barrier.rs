@@ -68,7 +68,7 @@ impl Barrier {
     ///
     /// A future that is dropped before all parties have arrived is removed from the count.
     pub async fn wait(&self) -> Result<BarrierWaitResult, BrokenBarrier> {
-        let index = WaitFuture::new(&self.state, "a barrier", Arrive).await?;
+        let index = WaitFuture::new(&self.state, &"a barrier", Arrive).await?;
         Ok(BarrierWaitResult { index })
     }
 

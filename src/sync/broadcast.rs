@@ -263,7 +263,7 @@ impl<T: Clone> Receiver<T> {
     ///
     /// If the future is dropped, no value was received: the next call returns it.
     pub async fn recv(&mut self) -> Result<T, RecvError> {
-        WaitFuture::new(&*self.shared, "a broadcast", readable(self.position)).await;
+        WaitFuture::new(&*self.shared, &"a broadcast", readable(self.position)).await;
         let read = self.shared.with(|state| state.read(&mut self.position));
         let value = read.expect("a value is available, or all senders were dropped")?;
         Ok(own(value))
@@ -286,7 +286,7 @@ impl<T: Clone> Stream for Receiver<T> {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
             let Receiver { shared, position, wait } = &mut *self;
-            let start = || WaitFuture::new(shared.clone(), "a broadcast", readable(*position));
+            let start = || WaitFuture::new(shared.clone(), &"a broadcast", readable(*position));
             std::task::ready!(wait.poll(cx, start));
             match shared.with(|state| state.read(position)) {
                 Some(Ok(value)) => return Poll::Ready(Some(Ok(own(value)))),

@@ -105,7 +105,7 @@ impl Condition {
 
     /// Also returns the notification: unless it is forgotten, its drop notifies the next waiter.
     async fn wait_once<G: Guard>(&self, guard: G) -> (G, OnDrop<impl FnMut()>) {
-        let mut waiting = pin!(WaitFuture::new(&self.wait_queue, "a condition", Notification));
+        let mut waiting = pin!(WaitFuture::new(&self.wait_queue, &"a condition", Notification));
         // Enqueue before releasing the lock, so that no notification is missed.
         let joined = std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx))).await;
         let notified = async {

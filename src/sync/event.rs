@@ -72,7 +72,7 @@ impl Event {
             condition: |state, ()| state.is_set,
             arg: (),
         };
-        WaitFuture::new(&self.state, "an event", until_set).await;
+        WaitFuture::new(&self.state, &"an event", until_set).await;
     }
 }
 

@@ -9,6 +9,7 @@ use std::ops::{Deref, DerefMut};
 use super::lock::TryLockError;
 use super::permits::{LocalPermits, Permits, acquire};
 use super::wait::StateCell;
+use crate::task::WaitName;
 
 /// A value and its permits: the holder of one permit may read the value, the holder of all may also write it.
 #[allow(missing_debug_implementations, reason = "not part of the public API")]
@@ -34,7 +35,7 @@ pub trait RawLock {
     const ALL: usize;
 
     /// What dumps show for a task that waits for the lock.
-    const NAME: &'static str;
+    const NAME: WaitName;
 
     fn guarded(&self) -> &Guarded<Self::Value>;
 }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use super::guard::{AccessGuard, Exclusive, Guarded, RawLock, fmt_lock};
 use super::wait::StateCell;
+use crate::task::WaitName;
 
 /// A mutex whose guard can be held across awaits: asyncio's `Lock`, with the value inside.
 ///
@@ -49,7 +50,7 @@ pub struct Lock<T: ?Sized>(Guarded<T>);
 impl<T: ?Sized> RawLock for Lock<T> {
     type Value = T;
     const ALL: usize = 1;
-    const NAME: &'static str = "a lock";
+    const NAME: WaitName = &"a lock";
 
     fn guarded(&self) -> &Guarded<T> {
         &self.0

@@ -90,7 +90,7 @@ impl Notify {
     pub fn notified(&self) -> Notified<'_> {
         let generation = self.state.with(|state| state.generation);
         Notified {
-            waiting: WaitFuture::new(&self.state, "a notification", Notification { generation }),
+            waiting: WaitFuture::new(&self.state, &"a notification", Notification { generation }),
         }
     }
 }

@@ -76,7 +76,7 @@ impl<T> OnceCell<T> {
         if let Some(value) = self.get() {
             return Ok(value);
         }
-        if acquire(&self.permits, 1, "an initializer").await.is_ok() {
+        if acquire(&self.permits, 1, &"an initializer").await.is_ok() {
             let permit = ReleaseOnDrop(&self.permits);
             let value = init().await?;
             std::mem::forget(permit);

@@ -27,7 +27,7 @@ use super::wait_queue::WaitQueue;
 /// Creates the channel.
 pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     let state = Rc::new(RefCell::new(State::new()));
-    let waiting = WaitFuture::new(state.clone(), "a oneshot value", Receive);
+    let waiting = WaitFuture::new(state.clone(), &"a oneshot value", Receive);
     (Sender { state }, Receiver { waiting })
 }
 
@@ -139,7 +139,7 @@ pub(super) fn receiver_gone<T, P: CellPtr<State = State<T>>>(state: P) -> impl F
         condition: |state, ()| state.is_closed,
         arg: (),
     };
-    WaitFuture::new(state, "a oneshot receiver to be dropped", is_closed)
+    WaitFuture::new(state, &"a oneshot receiver to be dropped", is_closed)
 }
 
 /// The sending side. If it is dropped without sending, the receiver gets [`Closed`].

@@ -12,6 +12,7 @@ use std::task::Waker;
 use super::error::Closed;
 use super::wait::{Request, StateCell, WaitFuture, WaitState};
 use super::wait_queue::WaitQueue;
+use crate::task::WaitName;
 
 pub(super) struct Permits {
     available: usize,
@@ -202,13 +203,13 @@ pub(super) type LocalPermits = RefCell<Permits>;
 pub(super) fn acquire(
     permits: &LocalPermits,
     count: usize,
-    name: &'static str,
+    name: WaitName,
 ) -> impl Future<Output = Result<(), Closed>> {
     acquire_with(permits, count, name)
 }
 
 /// As [`acquire`], of permits behind any pointer, with a type that can be named.
-pub(super) fn acquire_with<P>(permits: P, count: usize, name: &'static str) -> WaitFuture<P, AcquireOnly<Permits>>
+pub(super) fn acquire_with<P>(permits: P, count: usize, name: WaitName) -> WaitFuture<P, AcquireOnly<Permits>>
 where
     P: Deref<Target = LocalPermits>,
 {

@@ -155,7 +155,7 @@ impl<T, O: Order<T>> OrderedQueue<T, O> {
     /// If the future is dropped before it completes, the item was not put and is dropped too. To keep the item, put a
     /// clone, or use [`try_put`](OrderedQueue::try_put), which returns it.
     pub async fn put(&self, item: T) -> Result<(), SendError<T>> {
-        match acquire(&self.shared.free_slots, 1, "room in a queue").await {
+        match acquire(&self.shared.free_slots, 1, &"room in a queue").await {
             // The queue may have been closed since the grant.
             Ok(()) if !self.is_closed() => {
                 self.shared.insert(item);
@@ -186,7 +186,7 @@ impl<T, O: Order<T>> OrderedQueue<T, O> {
     ///
     /// If the future is dropped before it completes, no item was taken; one reserved for it goes to the next getter.
     pub async fn get(&self) -> Result<T, Closed> {
-        acquire(&self.shared.items, 1, "a queue").await?;
+        acquire(&self.shared.items, 1, &"a queue").await?;
         // The store is empty if `close_now` was called since the grant.
         self.shared.remove().ok_or(Closed)
     }
@@ -222,7 +222,7 @@ impl<T, O: Order<T>> OrderedQueue<T, O> {
             condition: |work, ()| work.unfinished == 0,
             arg: (),
         };
-        WaitFuture::new(&self.shared.work, "a queue's join", all_done).await;
+        WaitFuture::new(&self.shared.work, &"a queue's join", all_done).await;
     }
 
     /// The number of items without a [`task_done`](OrderedQueue::task_done).

@@ -83,7 +83,7 @@ impl<T, O: Order<T>> Stream for QueueStream<T, O> {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
         let QueueStream { wait, queue } = &mut *self;
-        let start = || acquire_with(ItemsOf(queue.shared.clone()), 1, "a queue");
+        let start = || acquire_with(ItemsOf(queue.shared.clone()), 1, &"a queue");
         match std::task::ready!(wait.poll(cx, start)) {
             // The store is empty if `close_now` was called since the grant.
             Ok(()) => Poll::Ready(queue.shared.remove()),
@@ -110,7 +110,7 @@ impl<T, O: Order<T>> Sink<T> for QueueSink<T, O> {
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Closed>> {
         let QueueSink { wait, has_slot, queue } = &mut *self;
         if !*has_slot {
-            let start = || acquire_with(SlotsOf(queue.shared.clone()), 1, "room in a queue");
+            let start = || acquire_with(SlotsOf(queue.shared.clone()), 1, &"room in a queue");
             std::task::ready!(wait.poll(cx, start))?;
             *has_slot = true;
         }

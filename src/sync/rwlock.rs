@@ -7,6 +7,7 @@ use std::rc::Rc;
 use super::guard::{AccessGuard, Exclusive, Guarded, RawLock, Shared, fmt_lock};
 use super::lock::TryLockError;
 use super::wait::StateCell;
+use crate::task::WaitName;
 
 /// A read-write lock whose guards can be held across awaits: many readers or one writer.
 ///
@@ -33,7 +34,7 @@ pub struct RwLock<T: ?Sized>(Guarded<T>);
 impl<T: ?Sized> RawLock for RwLock<T> {
     type Value = T;
     const ALL: usize = usize::MAX;
-    const NAME: &'static str = "a read-write lock";
+    const NAME: WaitName = &"a read-write lock";
 
     fn guarded(&self) -> &Guarded<T> {
         &self.0

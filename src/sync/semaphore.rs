@@ -176,7 +176,7 @@ pub struct PermitGuard<P: Deref<Target = Semaphore>> {
 
 impl<P: Deref<Target = Semaphore>> PermitGuard<P> {
     async fn acquire(semaphore: P, count: usize) -> Result<PermitGuard<P>, Closed> {
-        acquire(&semaphore.permits, count, "a semaphore").await?;
+        acquire(&semaphore.permits, count, &"a semaphore").await?;
         Ok(PermitGuard { semaphore, count })
     }
 

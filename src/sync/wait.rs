@@ -15,7 +15,7 @@ use super::wait_queue::{Stage, WaitQueue, WaiterKey};
 use crate::event_loop::exception::guard;
 use crate::io::poll_coop;
 use crate::sync::loom_shim::Mutex;
-use crate::task::{WaitReason, set_wait_reason};
+use crate::task::{WaitName, WaitReason, set_wait_reason};
 
 /// A state that contains wait queues.
 pub(super) trait WaitState {
@@ -137,7 +137,7 @@ pub(super) struct WaitFuture<P: CellPtr, Q: Request<P::State>> {
     pub(super) state_cell: P,
     request: Q,
     /// What is waited for, for dumps.
-    name: &'static str,
+    name: WaitName,
     key: Option<WaiterKey>,
 }
 
@@ -145,7 +145,7 @@ pub(super) struct WaitFuture<P: CellPtr, Q: Request<P::State>> {
 impl<P: CellPtr, Q: Request<P::State>> Unpin for WaitFuture<P, Q> {}
 
 impl<P: CellPtr, Q: Request<P::State>> WaitFuture<P, Q> {
-    pub(super) fn new(state_cell: P, name: &'static str, request: Q) -> WaitFuture<P, Q> {
+    pub(super) fn new(state_cell: P, name: WaitName, request: Q) -> WaitFuture<P, Q> {
         WaitFuture {
             state_cell,
             request,

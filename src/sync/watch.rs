@@ -188,7 +188,7 @@ impl<T> Sender<T> {
             condition: |state, ()| state.receivers == 0,
             arg: (),
         };
-        WaitFuture::new(&self.shared.state, "watch receivers to be dropped", no_receivers).await;
+        WaitFuture::new(&self.shared.state, &"watch receivers to be dropped", no_receivers).await;
     }
 }
 
@@ -284,7 +284,7 @@ impl<T> Receiver<T> {
     ///
     /// If the future is dropped before it completes, nothing is marked as seen: the next call returns the change.
     pub async fn changed(&mut self) -> Result<(), Closed> {
-        WaitFuture::new(&self.shared.state, "a watched value", not_seen(self.seen)).await;
+        WaitFuture::new(&self.shared.state, &"a watched value", not_seen(self.seen)).await;
         self.has_changed()?;
         self.mark_unchanged();
         Ok(())
@@ -350,7 +350,7 @@ impl<T: Clone> Stream for Receiver<T> {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
         loop {
             let Receiver { shared, seen, wait } = &mut *self;
-            let start = || WaitFuture::new(StateOf(shared.clone()), "a watched value", not_seen(*seen));
+            let start = || WaitFuture::new(StateOf(shared.clone()), &"a watched value", not_seen(*seen));
             std::task::ready!(wait.poll(cx, start));
             match self.has_changed() {
                 Ok(true) => return Poll::Ready(Some(self.borrow_and_update().clone())),

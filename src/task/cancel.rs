@@ -187,7 +187,7 @@ impl Future for Cancelled {
                 None
             }
         };
-        super::set_wait_reason(super::WaitReason::Named("a cancel"));
+        super::set_wait_reason(super::WaitReason::Named(&"a cancel"));
         drop(old);
         Poll::Pending
     }

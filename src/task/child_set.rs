@@ -159,7 +159,7 @@ impl ChildSet {
         if self.len() == 0 {
             return Poll::Ready(());
         }
-        super::set_wait_reason(super::WaitReason::Named("its children"));
+        super::set_wait_reason(super::WaitReason::Named(&"its children"));
         self.set_waker(cx);
         // Cloning the waker is foreign code: the last member may leave inside it.
         match self.len() {

@@ -161,7 +161,7 @@ impl<F: Future> FutureSet<F> {
         if !self.batch.is_empty() || !lock(&self.ready_list).ready.is_empty() {
             cx.waker().wake_by_ref();
         }
-        super::set_wait_reason(super::WaitReason::Named("several futures"));
+        super::set_wait_reason(super::WaitReason::Named(&"several futures"));
         Poll::Pending
     }
 

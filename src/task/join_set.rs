@@ -150,7 +150,7 @@ impl<T: 'static> JoinSet<T> {
         if self.is_done() {
             return Poll::Ready(self.child_set.pop_finished());
         }
-        super::set_wait_reason(super::WaitReason::Named("a task of its JoinSet"));
+        super::set_wait_reason(super::WaitReason::Named(&"a task of its JoinSet"));
         self.child_set.set_waker(cx);
         // Cloning the waker is foreign code: a member may finish inside it.
         match self.is_done() {

@@ -269,7 +269,8 @@ impl Locals {
     pub(crate) fn current() -> Locals {
         match LoopCore::running_task() {
             None if !HAS_AMBIENT.get() => Locals(None),
-            _ => Locals::update(|locals| locals.clone()),
+            None => Locals::update(|locals| locals.clone()),
+            Some(task) => update_in(task.locals(), |locals| locals.clone()),
         }
     }
 
@@ -287,6 +288,10 @@ impl Locals {
             }
         });
         call()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_none()
     }
 
     /// Drops the values; a panic in one of their destructors is reported and does not propagate.

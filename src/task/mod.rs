@@ -36,6 +36,7 @@ mod join;
 mod join_all;
 mod join_set;
 mod local;
+mod memory;
 mod output;
 pub(crate) mod promise;
 mod raw;
@@ -63,10 +64,11 @@ pub use join_all::{AsCompleted, JoinAll, Race, Racers, TryJoinAll, as_completed,
 pub use join_set::JoinSet;
 pub(crate) use local::Locals;
 pub use local::{Scope, TaskLocal};
+pub(crate) use memory::TaskMemory;
 pub use output::{Failure, GroupError, GroupOutput, TaskOutput, Value};
 #[doc(hidden)]
 pub use output::{LocalError, SendError};
-pub(crate) use raw::{Owner, RawTask, RemoteWake, Runnable, WaitReason, create, spawn_on, spawn_unchecked};
+pub(crate) use raw::{Owner, RawTask, RemoteWake, Runnable, WaitName, WaitReason, create, spawn_on, spawn_unchecked};
 pub(crate) use result_slot::{ResultSlot, Unclaimed};
 #[doc(hidden)]
 pub use select_arms::{Choice, NoArm, select_arms};

@@ -206,7 +206,7 @@ impl<T> Future for Placeholder<T> {
         let old = state.waker.replace(waker);
         drop(state);
         drop(old);
-        crate::task::set_wait_reason(crate::task::WaitReason::Named("a promise"));
+        crate::task::set_wait_reason(crate::task::WaitReason::Named(&"a promise"));
         Poll::Pending
     }
 }

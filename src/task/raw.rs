@@ -1,6 +1,6 @@
-//! The task cell: one heap allocation with a header and the future or its output, and the types that point to it.
+//! The task cell: one block of memory with a header and the future or its output, and the types that point to it.
 //!
-//! The allocation is made by hand because wakers may outlive the task and may be cloned, woken and dropped on any
+//! The block is managed by hand because wakers may outlive the task and may be cloned, woken and dropped on any
 //! thread, while the future and its output are usually not `Send`. The rule that makes this sound: **the loop's thread
 //! owns everything in the cell except `state`; other threads own only reference counts.**
 //!
@@ -42,8 +42,8 @@
 //!
 //! # Field access
 //!
-//! - `vtable`, `inbox`, `id`, `name`, `spawned_at`, `is_cleanup_helper` and the id in `span`: written before the task is
-//!   shared, then read only. Wakers read `inbox` and that id on any thread.
+//! - `vtable`, `inbox`, `id`, `origin` and the id in `span`: written before the task is shared, then read only. Wakers
+//!   read `inbox` and that id on any thread.
 //! - The cells of the header: loop's thread only. The user's code (wakers, destructors) never runs while a cell's
 //!   content is borrowed: contents are taken out first.
 //! - `stage`: loop's thread only, through the vtable. `Running` while the future exists, then `Finished` until the join
@@ -52,38 +52,43 @@
 //!
 //! # Freeing
 //!
-//! Whichever thread drops the last reference frees the allocation. At that point `stage` is `Empty` and `join_waker`,
+//! Whichever thread drops the last reference frees the task. At that point `stage` is `Empty` and `joiner`,
 //! `membership`, `locals` and `span` are `None` or empty: the list's reference goes after the future is dropped, and the join
-//! handle's after the output is. Nothing that is not `Send` is left for another thread to drop.
+//! handle's after the output is. Nothing that is not `Send` is left for another thread to drop. On the loop's thread, the
+//! block is kept for the next task of its size: see `memory.rs`.
 
+mod header;
 mod refs;
 
+use std::alloc::Layout;
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
 use std::future::Future;
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::pin::Pin;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::task::{Context, Poll, Waker};
 
+use self::header::{Joiner, Origin, PackedReason};
+pub(crate) use self::header::{WaitName, WaitReason};
 pub(crate) use self::refs::{Owner, RemoteWake, Runnable, TaskRef};
 use self::refs::{WAKER, raw_waker};
 use super::TaskId;
 use super::child_set::Membership;
 use super::join::{JoinError, JoinHandle};
 use super::local::Locals;
+use super::memory::{self, BlockSize};
 use super::unread::UnreadError;
 use crate::diagnostics::dump::Waiting;
 use crate::diagnostics::probe::TaskProbe;
 use crate::diagnostics::task_span::{TaskSpan, WakerOp};
 use crate::event_loop::core::{LoopCore, RemoteEvent};
-use crate::event_loop::exception::{Exception, guard, report, wake_all};
+use crate::event_loop::exception::{Exception, guard, report};
 use crate::event_loop::inbox::Inbox;
-use crate::event_loop::ready::Ready;
 use crate::event_loop::task_key::TaskKey;
 use crate::time::Instant;
 
@@ -97,60 +102,47 @@ pub(crate) enum Ending {
     Refused,
 }
 
-/// What a pending task waits for, as shown in dumps.
-#[derive(Clone, Copy)]
-pub(crate) enum WaitReason {
-    Task(TaskId),
-    Named(&'static str),
-    /// A call to another shard.
-    Call {
-        shard: u32,
-        hop: u8,
-    },
-}
+const FINISHED_DESTRUCTOR: &str = "a finished task's destructor";
 
-const QUEUED_REMOTE: usize = 1;
-const DONE: usize = 2;
-const REF: usize = 4;
+const QUEUED_REMOTE: u32 = 1;
+const DONE: u32 = 2;
+const REF: u32 = 4;
 
-/// The part of a task that does not depend on the future's type.
+/// The part of a task that does not depend on the future's type. What a poll touches is in the first 64 bytes.
+#[repr(C)]
 pub(crate) struct Header {
     /// `QUEUED_REMOTE`, `DONE` and the reference count. The only field that other threads modify.
-    state: AtomicUsize,
+    state: AtomicU32,
+    /// The index in the loop's task list; valid until `DONE`. This and the other cells: loop's thread only.
+    index: Cell<u32>,
+    /// Operations and child sets that this task left behind and that have not ended. Not finished while above zero.
+    orphans: Cell<u32>,
+    /// Whether a [`Runnable`] of this task is in the ready queue.
+    is_ready: Cell<bool>,
+    cancel_requested: Cell<bool>,
+    /// Why the task has no output, if it ends by a cancel.
+    ending: Cell<Ending>,
+    /// Whether a join handle exists that has not taken the output.
+    joinable: Cell<bool>,
     vtable: &'static VTable,
     /// Where wakes from other threads go. Its address also identifies the loop that the task belongs to.
     inbox: Arc<Inbox<RemoteEvent>>,
     id: TaskId,
-    /// Boxed twice: most tasks have no name, and a thin pointer halves the field.
-    name: Option<Box<Box<str>>>,
-    spawned_at: &'static Location<'static>,
-    /// For `tracing`. Except for its id, accessed on the loop's thread only.
-    span: TaskSpan,
-
-    // From here on: accessed on the loop's thread only.
-    /// Whether a [`Runnable`] of this task is in the ready queue.
-    is_ready: Cell<bool>,
-    /// Holds the index in the loop's task list; valid until `DONE`.
-    key: Cell<TaskKey>,
-    cancel_requested: Cell<bool>,
-    /// Why the task has no output, if it ends by a cancel.
-    ending: Cell<Ending>,
-    /// Spawned by a cleanup task, so the loop's shutdown waits for it too.
-    is_cleanup_helper: bool,
-    /// Whether a join handle exists that has not taken the output.
-    joinable: Cell<bool>,
-    /// Operations and child sets that this task left behind and that have not ended. Not finished while above zero.
-    orphans: Cell<u32>,
     /// The approximate time of the last poll, for dumps; [`NEVER`](Instant::NEVER) before the first.
     polled_at: Cell<Instant>,
     /// For dumps: what the task waits for, where no operation or timer shows it.
-    wait_reason: Cell<Option<WaitReason>>,
+    wait_reason: Cell<PackedReason>,
+    /// Where the task was spawned, its name, and whether a cleanup task spawned it: the loop's shutdown waits for it then.
+    origin: Origin,
+
     /// Woken when the task is finished. Empty from then on.
-    join_waker: Cell<Option<Waker>>,
+    joiner: Cell<Joiner>,
     /// Membership in a child set. Empty once the task is finished, so that another thread never drops it.
     membership: Cell<Option<Membership>>,
     /// Task-locals. Empty once the task is `DONE`, for the same reason.
     locals: Cell<Locals>,
+    /// For `tracing`. Except for its id: accessed on the loop's thread only.
+    span: TaskSpan,
     /// What the console measures.
     probe: TaskProbe,
 }
@@ -179,8 +171,8 @@ struct VTable {
     take_output: unsafe fn(NonNull<Header>, *mut ()),
     /// Drops an output that no handle will take; returns the failure, if it is one. Loop's thread.
     drop_output: unsafe fn(NonNull<Header>) -> Option<Unread>,
-    /// Frees the allocation. Any thread; the stage is `Empty`.
-    free: unsafe fn(NonNull<Header>),
+    /// The size of the task's memory.
+    size: BlockSize,
 }
 
 impl<F: Future> Task<F> {
@@ -189,8 +181,10 @@ impl<F: Future> Task<F> {
         cancel: Self::cancel,
         take_output: Self::take_output,
         drop_output: Self::drop_output,
-        free: Self::free,
+        size: Self::SIZE,
     };
+
+    const SIZE: BlockSize = BlockSize::of(Layout::new::<Task<F>>());
 
     /// # Safety
     ///
@@ -206,15 +200,34 @@ impl<F: Future> Task<F> {
         let Stage::Running(future) = stage else {
             unreachable!("a task without DONE has a future")
         };
-        // SAFETY: the future stays in the task's allocation until it is dropped in place.
-        let future = unsafe { Pin::new_unchecked(future) };
-        let result = match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
-            Ok(Poll::Pending) => return false,
-            Ok(Poll::Ready(output)) => Ok(output),
-            Err(payload) => Err(JoinError::panicked(RawTask(task).id(), payload)),
+        let future = &raw mut *future;
+        let (mut output, mut is_ready) = (MaybeUninit::uninit(), false);
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            // SAFETY: the future stays in the task's memory until it is dropped in place.
+            if let Poll::Ready(value) = unsafe { Pin::new_unchecked(&mut *future) }.poll(cx) {
+                output.write(value);
+                is_ready = true;
+                // SAFETY: whether this panics or not, nothing uses the future again: the stage is overwritten below.
+                unsafe { ptr::drop_in_place(future) };
+            }
+        }));
+        let result = match polled {
+            Ok(()) if !is_ready => return false,
+            // SAFETY: it was written before `is_ready` was set.
+            Ok(()) => Ok(unsafe { output.assume_init() }),
+            Err(payload) if is_ready => {
+                report(Exception::panic(FINISHED_DESTRUCTOR, payload));
+                // SAFETY: as above.
+                Ok(unsafe { output.assume_init() })
+            }
+            Err(payload) => {
+                // SAFETY: it was not dropped, and is overwritten below.
+                guard(FINISHED_DESTRUCTOR, || unsafe { ptr::drop_in_place(future) });
+                Err(JoinError::panicked(RawTask(task).id(), payload))
+            }
         };
-        guard("a finished task's destructor", || *stage = Stage::Empty);
-        *stage = Stage::Finished(result);
+        // SAFETY: the future is dropped, so nothing that has to be dropped is overwritten.
+        unsafe { ptr::write(stage, Stage::Finished(result)) };
         true
     }
 
@@ -234,9 +247,23 @@ impl<F: Future> Task<F> {
     unsafe fn take_output(task: NonNull<Header>, out: *mut ()) {
         // SAFETY: the vtable's contract.
         let stage = unsafe { Self::stage(task) };
-        if let Stage::Finished(result) = std::mem::replace(stage, Stage::Empty) {
-            // SAFETY: the caller passes a pointer to an `Option<Result<F::Output, JoinError>>`.
-            unsafe { *out.cast::<Option<Result<F::Output, JoinError>>>() = Some(result) };
+        if let Some(result) = Self::take_result(stage) {
+            // SAFETY: the caller passes a pointer to an `Option<Result<F::Output, JoinError>>`, which is `None`.
+            unsafe { out.cast::<Option<Result<F::Output, JoinError>>>().write(Some(result)) };
+        }
+    }
+
+    /// The result, unless it was taken. Does not move the rest of the stage, which is as large as the future.
+    #[inline]
+    fn take_result(stage: &mut Stage<F>) -> Option<Result<F::Output, JoinError>> {
+        let Stage::Finished(result) = stage else {
+            return None;
+        };
+        // SAFETY: the result is moved out, and overwritten without being dropped.
+        unsafe {
+            let result = ptr::read(result);
+            ptr::write(stage, Stage::Empty);
+            Some(result)
         }
     }
 
@@ -249,19 +276,13 @@ impl<F: Future> Task<F> {
     unsafe fn drop_output_with(task: NonNull<Header>, drop_value: impl FnOnce(F::Output)) -> Option<Unread> {
         // SAFETY: the vtable's contract.
         let stage = unsafe { Self::stage(task) };
-        match std::mem::replace(stage, Stage::Empty) {
-            Stage::Finished(Err(error)) => error.try_into_panic().ok().map(Unread::Panic),
-            Stage::Finished(Ok(output)) => {
+        match Self::take_result(stage)? {
+            Err(error) => error.try_into_panic().ok().map(Unread::Panic),
+            Ok(output) => {
                 guard("a result's destructor", || drop_value(output));
                 None
             }
-            Stage::Running(_) | Stage::Empty => None,
         }
-    }
-
-    unsafe fn free(task: NonNull<Header>) {
-        // SAFETY: `create` made this box, and the caller dropped the last reference.
-        drop(unsafe { Box::from_raw(task.cast::<Task<F>>().as_ptr()) });
     }
 }
 
@@ -341,40 +362,41 @@ unsafe fn create_unchecked<F: Future>(
     let id = core.next_task_id();
     // Here, because a subscriber is foreign code, and no task exists yet that it could find half made.
     let span = TaskSpan::new(id, name.as_deref(), spawned_at, size_of::<F>());
-    // Written in place: a large future would otherwise be built on the stack and copied.
-    let task = Box::write(
-        Box::new_uninit(),
-        Task {
+    let is_cleanup_helper = core.current_task().is_some_and(RawTask::is_cleanup);
+    let origin = Origin::new(spawned_at, name, is_cleanup_helper);
+    let locals = Cell::new(Locals::current());
+    let probe = TaskProbe::new(core);
+    let (block, inbox) = core.task_memory.take(Task::<F>::SIZE, &core.inbox);
+    let raw = RawTask(block.cast());
+    // SAFETY: the block has the size and alignment of a `Task<F>`. Written in place: a large future would otherwise be built
+    // on the stack and copied.
+    unsafe {
+        block.cast::<Task<F>>().write(Task {
             header: Header {
                 // The list's reference and the join handle's.
-                state: AtomicUsize::new(2 * REF),
-                vtable,
-                inbox: core.inbox.clone(),
-                id,
-                name: name.map(Box::new),
-                spawned_at,
-                span,
+                state: AtomicU32::new(2 * REF),
+                index: Cell::new(0),
+                orphans: Cell::new(0),
                 is_ready: Cell::new(false),
-                key: Cell::new(TaskKey::NONE),
                 cancel_requested: Cell::new(false),
                 ending: Cell::new(Ending::Cancelled),
-                is_cleanup_helper: core.current_task().is_some_and(RawTask::is_cleanup),
                 joinable: Cell::new(true),
-                orphans: Cell::new(0),
+                vtable,
+                inbox,
+                id,
                 polled_at: Cell::new(Instant::NEVER),
-                wait_reason: Cell::new(None),
-                join_waker: Cell::new(None),
+                wait_reason: Cell::new(PackedReason::NONE),
+                origin,
+                joiner: Cell::default(),
                 membership: Cell::new(None),
-                locals: Cell::new(Locals::current()),
-                probe: TaskProbe::new(core),
+                locals,
+                span,
+                probe,
             },
             stage: UnsafeCell::new(Stage::Running(future)),
-        },
-    );
-    // SAFETY: a box is never null.
-    let header = unsafe { NonNull::new_unchecked(Box::into_raw(task)) }.cast::<Header>();
-    let raw = RawTask(header);
-    raw.header().key.set(TaskKey::new(core.tasks.insert(raw), raw.id().0));
+        });
+    }
+    raw.header().index.set(core.tasks.insert(raw));
     crate::diagnostics::trace::task_spawned(raw.id(), raw.name(), spawned_at);
     JoinHandle::new(raw)
 }
@@ -394,12 +416,13 @@ impl RawTask {
         self.header().id
     }
 
+    #[inline]
     pub(crate) fn name(&self) -> Option<&str> {
-        self.header().name.as_deref().map(|name| &**name)
+        self.header().origin.name()
     }
 
     pub(crate) fn spawned_at(self) -> &'static Location<'static> {
-        self.header().spawned_at
+        self.header().origin.spawned_at()
     }
 
     /// Id, name and spawn location, for reports.
@@ -431,7 +454,7 @@ impl RawTask {
     /// For waiters of this loop. Valid until the task is done.
     #[inline]
     pub(crate) fn key(self) -> TaskKey {
-        self.header().key.get()
+        TaskKey::new(self.header().index.get(), self.header().id.0)
     }
 
     /// The data pointer of the task's wakers.
@@ -449,7 +472,7 @@ impl RawTask {
     }
 
     pub(crate) fn wait_reason(self) -> Option<Waiting> {
-        match self.header().wait_reason.get()? {
+        match self.header().wait_reason.get().get()? {
             WaitReason::Task(id) => Some(Waiting::Task(id)),
             WaitReason::Named(name) => Some(Waiting::Other(name)),
             WaitReason::Call { shard, hop } => Some(Waiting::Call {
@@ -461,7 +484,7 @@ impl RawTask {
 
     /// Sets the wait reason, which the next poll clears. Loop's thread.
     pub(crate) fn set_wait_reason(self, reason: WaitReason) {
-        self.header().wait_reason.set(Some(reason));
+        self.header().wait_reason.set(PackedReason::new(reason));
     }
 
     /// Whether the task is done and everything it left behind has ended.
@@ -566,7 +589,7 @@ impl RawTask {
             return;
         }
         header.is_ready.set(true);
-        core.ready.push(Ready::Task(Runnable(self)));
+        core.ready.push_task(Runnable(self));
     }
 
     /// Sends a wake to the loop unless one is queued or the task is done. The caller holds a reference. Any thread.
@@ -632,12 +655,14 @@ impl RawTask {
     }
 
     /// Whether this task runs an `on_cancel` cleanup, or was spawned by a task that does. Loop's thread.
+    #[inline]
     pub(crate) fn is_cleanup(self) -> bool {
-        self.header().is_cleanup_helper
+        self.header().origin.is_cleanup_helper()
             || self.with_membership(|membership| membership.is_some_and(Membership::is_cleanup))
     }
 
     /// Reads the membership, if there is one. `read` must not run the user's code. Loop's thread.
+    #[inline]
     pub(super) fn with_membership<R>(self, read: impl FnOnce(Option<&Membership>) -> R) -> R {
         let cell = &self.header().membership;
         let membership = cell.take();
@@ -656,7 +681,7 @@ impl RawTask {
             return;
         }
         header.polled_at.set(core.times.recent());
-        header.wait_reason.set(None);
+        header.wait_reason.set(PackedReason::NONE);
         let outer = core.set_current_task(Some(self));
         debug_assert!(
             outer.is_none_or(|outer| core.is_running(outer)),
@@ -699,12 +724,12 @@ impl RawTask {
     fn finish(self, core: &LoopCore) {
         let header = self.header();
         let id = header.id;
-        let listed = core.tasks.remove(header.key.get().index());
+        let listed = core.tasks.remove(header.index.get());
         debug_assert!(listed == Some(self));
         // With orphans, the last `Owner` takes these.
-        let (waker, membership) = match header.orphans.get() {
-            0 => (header.join_waker.take(), header.membership.take()),
-            _ => (None, None),
+        let (joiner, membership) = match header.orphans.get() {
+            0 => (header.joiner.take(), header.membership.take()),
+            _ => (Joiner::default(), None),
         };
         let (locals, span) = (header.locals.take(), header.span.take());
         match header.joinable.get() {
@@ -714,17 +739,18 @@ impl RawTask {
         // The task may be freed from here on.
         crate::diagnostics::trace::task_ended(id);
         span.close();
-        wake_all(waker);
+        joiner.wake(core);
         drop(membership.and_then(Membership::leave));
         locals.drop_guarded();
     }
 
     /// Sets `DONE` and gives up the list's reference in one step, or leaves that reference to the `Runnable` if one is
     /// queued. Returns the new state.
-    fn become_done(self) -> usize {
+    #[inline]
+    fn become_done(self) -> u32 {
         let header = self.header();
         let given_up = if header.is_ready.get() { 0 } else { REF };
-        let done = |state: usize| state.wrapping_add(DONE).wrapping_sub(given_up);
+        let done = |state: u32| state.wrapping_add(DONE).wrapping_sub(given_up);
         let ours = 2 * REF;
         if header.state.load(Acquire) == ours {
             // The only references are the list's and the handle's, both of this thread: no other can modify `state`.
@@ -761,7 +787,7 @@ impl RawTask {
 
     fn clone_ref(self) {
         let old = self.header().state.fetch_add(REF, Relaxed);
-        assert!(old < usize::MAX / 2, "too many wakers of one task");
+        assert!(old < u32::MAX / 2, "too many wakers of one task");
     }
 
     /// Drops one reference. The task may be freed by this. Any thread.
@@ -777,11 +803,37 @@ impl RawTask {
     }
 
     /// Frees the task if `state`, the caller's new value, counts no reference.
-    fn free_if_last(self, state: usize) {
+    #[inline]
+    fn free_if_last(self, state: u32) {
         if state & !DONE == 0 {
             // SAFETY: no reference is left, so nothing else can reach the task. The stage is empty: the list's
             // reference went after the future was dropped, the join handle's after the output was.
-            unsafe { (self.header().vtable.free)(self.0) }
+            unsafe { self.free() }
+        }
+    }
+
+    /// Frees the task. Any thread.
+    ///
+    /// # Safety
+    ///
+    /// No reference is left, and the stage is empty.
+    unsafe fn free(self) {
+        let header = self.0.as_ptr();
+        // SAFETY: the caller's promise. Of the other fields that have a destructor, those of the loop's thread are empty: see
+        // "Freeing" above.
+        let (size, inbox) = unsafe {
+            debug_assert!(matches!((*header).joiner.take(), Joiner::Task(TaskKey::NONE)));
+            debug_assert!((*header).membership.take().is_none() && (*header).locals.take().is_empty());
+            ptr::drop_in_place(&raw mut (*header).origin);
+            ptr::drop_in_place(&raw mut (*header).span);
+            ((*header).vtable.size, ptr::read(&raw const (*header).inbox))
+        };
+        let block = self.0.cast();
+        match LoopCore::try_running() {
+            // SAFETY: `create` took the block from this loop's memory with this size, and nothing uses it any more.
+            Some(core) if Arc::ptr_eq(&core.inbox, &inbox) => unsafe { core.task_memory.keep(size, block, inbox) },
+            // SAFETY: as above.
+            _ => unsafe { memory::free(size, block, inbox) },
         }
     }
 
@@ -789,15 +841,8 @@ impl RawTask {
 
     #[inline]
     pub(crate) fn poll_join<T>(self, cx: &mut Context<'_>) -> Poll<Result<T, JoinError>> {
-        if !self.is_finished() {
-            super::set_wait_reason(WaitReason::Task(self.id()));
-            // Cloning is foreign code: the task may finish inside it, and then there is nothing to wait for.
-            let waker = cx.waker().clone();
-            if !self.is_finished() {
-                let old = self.header().join_waker.replace(Some(waker));
-                drop(old);
-                return Poll::Pending;
-            }
+        if !self.is_finished() && self.register_joiner(cx) {
+            return Poll::Pending;
         }
         let mut out: Option<Result<T, JoinError>> = None;
         // SAFETY: the handle's `T` is the future's output type, and the task is done.
@@ -806,11 +851,37 @@ impl RawTask {
         Poll::Ready(out.expect("JoinHandle polled after it returned its result"))
     }
 
+    /// Makes the current task, or the waker, wait for this task. False if this task is finished.
+    fn register_joiner(self, cx: &mut Context<'_>) -> bool {
+        let core = LoopCore::try_current();
+        let joiner = core
+            .filter(|core| self.is_of(core))
+            .and_then(|core| core.task_polled_with(cx));
+        let joiner = match joiner {
+            Some(joiner) => {
+                joiner.set_wait_reason(WaitReason::Task(self.id()));
+                Joiner::Task(joiner.key())
+            }
+            None => {
+                super::set_wait_reason(WaitReason::Task(self.id()));
+                // Foreign code: the task may finish inside it, and then there is nothing to wait for.
+                let waker = cx.waker().clone();
+                if self.is_finished() {
+                    return false;
+                }
+                Joiner::Waker(waker)
+            }
+        };
+        // A waker's destructor, if there was one, is foreign code: the task may finish inside it, and wakes the new joiner.
+        drop(self.header().joiner.replace(joiner));
+        true
+    }
+
     /// Drops the join handle's reference, and the output if it was not taken.
     pub(crate) fn detach(self) {
         let header = self.header();
         let is_output_here = header.joinable.replace(false) && self.is_done();
-        drop(header.join_waker.take());
+        drop(header.joiner.take());
         if is_output_here {
             self.drop_output();
         }

@@ -139,7 +139,7 @@ impl<T> Sender<T> {
                 }
             },
         };
-        WaitFuture::new(&*self.shared, "room in a channel", send).await
+        WaitFuture::new(&*self.shared, &"room in a channel", send).await
     }
 
     /// Sends an item if there is room and no other sender waits.
@@ -229,7 +229,7 @@ impl<T> Receiver<T> {
             count: 1,
             then: |state: &mut State<T>, acquired: Result<(), Closed>| acquired.and_then(|()| state.pop()),
         };
-        WaitFuture::new(&*self.shared, "a channel", receive).await
+        WaitFuture::new(&*self.shared, &"a channel", receive).await
     }
 
     /// Receives an item if there is one that is not reserved.

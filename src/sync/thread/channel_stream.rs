@@ -97,7 +97,7 @@ impl<T> Stream for ReceiverStream<T> {
                 count: 1,
                 then: |state, acquired| acquired.and_then(|()| state.pop()),
             };
-            WaitFuture::new(receiver.shared.clone(), "a channel", receive)
+            WaitFuture::new(receiver.shared.clone(), &"a channel", receive)
         };
         wait.poll(cx, start).map(Result::ok)
     }
@@ -141,7 +141,7 @@ impl<T> Sink<T> for SenderSink<T> {
                     count: 1,
                     then: |_, acquired| acquired,
                 };
-                WaitFuture::new(sender.shared.clone(), "room in a channel", reserve)
+                WaitFuture::new(sender.shared.clone(), &"room in a channel", reserve)
             };
             std::task::ready!(wait.poll(cx, start))?;
             *has_room = true;

@@ -26,7 +26,7 @@ use crate::sync::loom_shim::Mutex;
 /// ```
 pub fn oneshot<T>() -> (OneshotSender<T>, OneshotReceiver<T>) {
     let shared = Arc::new(Mutex::new(State::new()));
-    let waiting = WaitFuture::new(shared.clone(), "a oneshot value", Receive);
+    let waiting = WaitFuture::new(shared.clone(), &"a oneshot value", Receive);
     (OneshotSender { shared }, OneshotReceiver { waiting })
 }
 

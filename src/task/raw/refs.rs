@@ -5,10 +5,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering::AcqRel;
 use std::task::{RawWaker, RawWakerVTable};
 
+use super::header::Joiner;
 use super::{Header, QUEUED_REMOTE, RawTask};
 use crate::diagnostics::task_span::WakerOp;
 use crate::event_loop::core::LoopCore;
-use crate::event_loop::exception::wake_all;
 use crate::task::child_set::Membership;
 
 /// An entry in the ready queue. Dropping it without running it removes the entry. Loop's thread.
@@ -17,6 +17,18 @@ pub(crate) struct Runnable(pub(super) RawTask);
 impl Runnable {
     pub(crate) fn task(&self) -> RawTask {
         self.0
+    }
+
+    /// The task alone, which still counts as queued. The caller turns it back into a `Runnable`.
+    #[inline]
+    pub(crate) fn into_raw(self) -> RawTask {
+        ManuallyDrop::new(self).0
+    }
+
+    /// The opposite of [`into_raw`](Runnable::into_raw).
+    #[inline]
+    pub(crate) fn from_raw(task: RawTask) -> Runnable {
+        Runnable(task)
     }
 
     /// Removes the entry. True if the task is done, and perhaps freed.
@@ -106,13 +118,13 @@ impl Owner {
     fn release(&mut self) -> Option<Membership> {
         let header = self.0.header();
         header.orphans.set(header.orphans.get() - 1);
-        let (waker, membership) = match self.0.is_finished() {
-            true => (header.join_waker.take(), header.membership.take()),
-            false => (None, None),
+        let (joiner, membership) = match self.0.is_finished() {
+            true => (header.joiner.take(), header.membership.take()),
+            false => (Joiner::default(), None),
         };
+        joiner.wake_from_outside(self.0);
         // The task may be freed by this.
         self.0.drop_ref();
-        wake_all(waker);
         membership
     }
 
