@@ -77,15 +77,15 @@ mod run {
         ("echo", "reactor", 967),
         ("timeout", "proactor", 1_317),
         ("timeout", "reactor", 1_168),
-        ("spawn", "proactor", 1_166),
-        ("spawn", "reactor", 1_195),
-        ("yield", "proactor", 354),
-        ("yield", "reactor", 364),
+        ("spawn", "proactor", 787),
+        ("spawn", "reactor", 800),
+        ("yield", "proactor", 259),
+        ("yield", "reactor", 259),
         ("file", "proactor", 303),
         ("file", "reactor", 353),
         ("http", "proactor", 8_548),
         ("http", "reactor", 7_728),
-        ("sleep", "null", 1_739),
+        ("sleep", "null", 1_765),
     ];
 
     /// What can be counted.
