@@ -7,7 +7,7 @@
 //! connection. Kernel memory is the growth of the slab allocator of the whole machine, so it has both ends of each
 //! connection, and what other programs allocate meanwhile.
 //!
-//! Many connections come from several loopback addresses, because one has 28,232 ephemeral ports. If the machine does not
+//! Many connections come from several loopback addresses, because one has few ephemeral ports. If the machine does not
 //! allow as many as requested, the bench says why, and measures as many as possible.
 //!
 //!     cargo bench --bench memory                              a few seconds
