@@ -35,8 +35,8 @@ pub(crate) use crate::event_loop::remote_event::RemoteEvent;
 use crate::event_loop::task_key::TaskKey;
 use crate::event_loop::task_list::TaskList;
 use crate::event_loop::timers::{Action, TimerId, Timers};
-use crate::inflight::OpTable;
 use crate::inflight::watch::Watcher;
+use crate::inflight::{OpTable, ReadBatch};
 use crate::peer::PeerLink;
 use crate::sys::{self, Fd, SplicePipe};
 use crate::task::{Cleanups, DropScope, Leftovers, RawTask, TaskId, TaskMemory, UnreadCounts};
@@ -64,6 +64,8 @@ pub(crate) struct LoopCore {
     pub(crate) has_virtual_clock: bool,
     has_system_clock: bool,
     tries_first: bool,
+    submits_in_batches: bool,
+    read_batch: ReadBatch,
     /// Whether the driver runs blocking jobs itself; `None` before the first job.
     takes_jobs: Cell<Option<bool>>,
     /// The number of [`ClockHold`]s: virtual time stands still while there is one.
@@ -160,6 +162,8 @@ impl LoopCore {
             has_virtual_clock,
             has_system_clock: driver.has_system_clock(),
             tries_first: driver.tries_first(),
+            submits_in_batches: driver.submits_in_batches(),
+            read_batch: ReadBatch::default(),
             takes_jobs: Cell::new(None),
             clock_holds: Cell::new(0),
             ops: OpTable::default(),
@@ -484,6 +488,21 @@ impl LoopCore {
     #[inline]
     pub(crate) fn may_attempt(&self) -> bool {
         self.tries_first || self.is_nearly_idle()
+    }
+
+    /// Whether a small read of a file is queued for the driver instead of [attempted](LoopCore::attempt).
+    #[inline]
+    pub(crate) fn queues_read(&self) -> bool {
+        self.submits_in_batches && self.read_batch.queues(self.counters.turns.get(), self.ready.len())
+    }
+
+    /// Notes that a direct read was started, and may submit it: see [`ReadBatch`]. Without other ready tasks the next turn
+    /// submits it just as soon.
+    pub(crate) fn direct_read_started(&self) {
+        if self.submits_in_batches && !self.ready.is_empty() && self.read_batch.count_direct() {
+            // An error occurs again in the next poll, which handles it.
+            let _ = self.driver().flush();
+        }
     }
 
     /// Whether fewer than two tasks are ready, so that batching submissions would not save a system call.

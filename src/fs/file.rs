@@ -506,7 +506,8 @@ impl File {
 
     // Starting operations.
 
-    /// One read into `buf[begin..end]`: synchronously from the page cache if possible, else by an operation.
+    /// One read into `buf[begin..end]`: synchronously from the page cache if possible, else by an operation. One of many
+    /// small reads in a turn is an operation too, where operations are submitted together.
     pub(super) async fn read_piece<B: IoBufMut>(
         &self,
         queue: &IoQueue,
@@ -515,8 +516,10 @@ impl File {
         end: usize,
         offset: u64,
     ) -> (OsResult, B) {
+        let len = end - begin;
         // Direct and unseekable files are not cached, and the copy of a large read would delay other tasks.
-        if !self.direct && offset != CURRENT && end - begin <= MAX_INLINE_READ {
+        let may_be_cached = !self.direct && offset != CURRENT && len <= MAX_INLINE_READ;
+        if may_be_cached && !(len <= MAX_QUEUED_READ && self.core().queues_read()) {
             self.core().yield_if_exhausted().await;
             let (ptr, len) = fill_range(&mut buf, begin, end);
             let fd = self.fd();
@@ -527,6 +530,9 @@ impl File {
             }
         }
         let op_future = self.start_read(queue, OnOrphan::Discard, buf, begin..end, offset);
+        if self.direct {
+            self.core().direct_read_started();
+        }
         let (op_result, (_, buf)) = op_future.await;
         (op_result.res(), buf)
     }
@@ -612,6 +618,10 @@ impl File {
 
 /// The largest read that is copied out of the page cache inline: some ten microseconds.
 const MAX_INLINE_READ: usize = 64 * 1024;
+
+/// The largest read that is queued with others instead. A queue saves a tenth of a microsecond per read, which is little
+/// next to a longer copy, and the bytes of a read that was queued are no longer in the nearest cache when the task runs.
+const MAX_QUEUED_READ: usize = 8 * 1024;
 
 /// The initial capacity of `read_whole` if the kernel does not know the length of the file.
 const MIN_CAPACITY: usize = 4096;

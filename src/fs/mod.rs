@@ -2,7 +2,8 @@
 //!
 //! Names and results follow `std::fs`; buffers are owned, as everywhere in this crate. On io_uring the kernel performs
 //! the operations for which it has an opcode; on IOCP, reads and writes of a single buffer. All others run on the
-//! loop's thread pool. On Linux, reading up to 64 KiB of cached bytes completes immediately on every driver.
+//! loop's thread pool. On Linux, reading up to 64 KiB of cached bytes completes immediately on every driver,
+//! except that io_uring queues the small reads of many tasks and submits them together.
 //!
 //! Dropping the future of an operation on a path does not undo it: it may or may not be performed.
 //!

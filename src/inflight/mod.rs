@@ -20,6 +20,7 @@ mod large_receive;
 mod op_future;
 mod pool_ops;
 pub(crate) mod queue;
+mod read_batch;
 mod slot;
 pub(crate) mod stream;
 mod table;
@@ -32,6 +33,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 pub(crate) use self::op_future::{OpFuture, RawOp};
+pub(crate) use self::read_batch::ReadBatch;
 use self::slot::{
     HAS_DESCRIPTOR, HAS_LISTENER, HAS_OWNER, HAS_WAKER, OFF_DRIVER, ORPHANED, OpRare, OpSlot, State, drop_payload,
     store_payload,

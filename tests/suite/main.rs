@@ -53,6 +53,8 @@ mod event_loop;
 mod faults;
 #[cfg(unix)]
 mod fd_reuse;
+#[cfg(target_os = "linux")]
+mod file_batches;
 #[cfg(unix)]
 mod file_rules;
 mod files;

@@ -18,7 +18,7 @@ use io_uring::types::BufRingEntry;
 use super::Uring;
 use crate::driver::BufferPool;
 
-/// The ring's only buffer group. `socket_entry` relies on the number.
+/// The ring's only buffer group. `word_entry` relies on the number.
 pub(super) const GROUP: u16 = 0;
 
 /// The ring must be page-aligned; this is the largest base page size that Linux has.

@@ -89,7 +89,7 @@ impl Uring {
         })
     }
 
-    /// Starts an operation that is not a plain receive or send, or for which the ring is full.
+    /// Starts an operation that `word_entry` does not build, or for which the ring is full.
     /// Safety: as for [`Driver::start`].
     #[cold]
     unsafe fn start_slowly(&mut self, id: OpId, op: &Op, scratch: *mut Scratch) -> Start {
@@ -337,7 +337,7 @@ unsafe impl Driver for Uring {
 
     unsafe fn start(&mut self, id: OpId, op: &Op, scratch: *mut Scratch) -> Start {
         if self.backlog.is_empty()
-            && let Some(entry) = submit::socket_entry(op, id, &self.features)
+            && let Some(entry) = submit::word_entry(op, id, &self.features)
             // SAFETY: the entry's memory belongs to its operation until that completes.
             && unsafe { self.ring.submission().push(&entry) }.is_ok()
         {

@@ -18,16 +18,17 @@ const NO_SIGNAL: i32 = libc::MSG_NOSIGNAL;
 /// everything the attempt would find nothing. It loses nothing if data has arrived since.
 const POLL_FIRST: u16 = 1;
 
-/// The submission for a plain receive or send on a socket; `None` for all other operations. It consists of whole words,
-/// which go straight into the ring. The crate's builders write byte by byte to the stack, and the copy then waits for
+/// The submission for a plain receive or send on a socket, or for a read of a file; `None` for all other operations. It
+/// consists of whole words, which go straight into the ring. The crate's builders write byte by byte to the stack, and the copy then waits for
 /// these stores.
 #[inline]
-pub(super) fn socket_entry(op: &Op, id: OpId, features: &Features) -> Option<squeue::Entry> {
+pub(super) fn word_entry(op: &Op, id: OpId, features: &Features) -> Option<squeue::Entry> {
     let recv = |medium, drained, flags| {
         // Only TCP sockets report on every kernel whether they have more data.
         let poll_first = drained && medium == Medium::Tcp && features.buffer_ring;
         head(opcode::Recv::CODE, flags, if poll_first { POLL_FIRST } else { 0 })
     };
+    let mut at = 0;
     let (head, fd, addr, len_and_flags) = match *op {
         // From buffer group 0.
         Op::RecvManaged { fd, medium, drained } if medium != Medium::Pipe => {
@@ -46,11 +47,15 @@ pub(super) fn socket_entry(op: &Op, id: OpId, features: &Features) -> Option<squ
             let head = head(opcode::Send::CODE, 0, 0);
             (head, fd, ptr as u64, pair(len as u64, NO_SIGNAL as u64))
         }
+        Op::File(FileOp::ReadAt { fd, ptr, len, offset }) => {
+            at = offset;
+            (head(opcode::Read::CODE, 0, 0), fd, ptr as u64, pair(len as u64, 0))
+        }
         _ => return None,
     };
     let head = pair(head, u64::from(fd as u32));
     // Opcode, flags, ioprio, fd; offset; address; length, flags of the operation; user data; buffer group and others.
-    let words = [head, 0, addr, len_and_flags, id.to_u64(), 0, 0, 0];
+    let words = [head, at, addr, len_and_flags, id.to_u64(), 0, 0, 0];
     // SAFETY: an entry is the kernel's `io_uring_sqe`: 64 bytes of plain numbers.
     Some(unsafe { std::mem::transmute::<[u64; 8], squeue::Entry>(words) })
 }
@@ -77,7 +82,7 @@ const fn pair(first: u64, second: u64) -> u64 {
 ///
 /// The memory that `op` points to and `scratch` belong to the operation until it completes.
 pub(super) unsafe fn entry(op: &Op, id: OpId, scratch: *mut Scratch, features: &Features) -> Option<squeue::Entry> {
-    if let Some(entry) = socket_entry(op, id, features) {
+    if let Some(entry) = word_entry(op, id, features) {
         return Some(entry);
     }
     // An operation without a descriptor names a path.
@@ -94,7 +99,7 @@ pub(super) unsafe fn entry(op: &Op, id: OpId, scratch: *mut Scratch, features: &
             let (ptr, len) = unsafe { ((*name).as_ptr(), (*name).len()) };
             opcode::Connect::new(fd, ptr, len).build()
         }
-        // These three are for pipes: `socket_entry` has the others.
+        // These three are for pipes: `word_entry` has the others.
         Op::Recv { ptr, len, .. } => opcode::Read::new(fd, ptr, len as u32).offset(CURRENT).build(),
         Op::RecvManaged { .. } => opcode::Read::new(fd, none, 0)
             .offset(CURRENT)
@@ -147,7 +152,7 @@ fn file_entry(op: FileOp, fd: types::Fd, features: &Features) -> Option<squeue::
             .flags(flags | libc::O_CLOEXEC)
             .mode(mode)
             .build(),
-        FileOp::ReadAt { ptr, len, offset, .. } => opcode::Read::new(fd, ptr, len as u32).offset(offset).build(),
+        FileOp::ReadAt { .. } => unreachable!("`word_entry` has built it"),
         FileOp::ReadVectoredAt {
             slices, count, offset, ..
         } => readv(fd, slices, count, offset),

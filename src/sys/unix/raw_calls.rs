@@ -1,4 +1,4 @@
-//! `recv`, `send` and `epoll_wait` as direct system calls, on Linux on x86-64 and AArch64.
+//! `recv`, `send`, `epoll_wait` and `preadv2` as direct system calls, on Linux on x86-64 and AArch64.
 //!
 //! In libc they are cancellation points of `pthread_cancel`. Once a process has a second thread (a shard, the blocking pool),
 //! glibc enables and disables cancellation around each call, which costs about 50 instructions, a tenth of an echo's user
@@ -16,7 +16,7 @@ use super::Fd;
 #[inline(never)]
 pub(super) unsafe fn recv(fd: Fd, ptr: *mut u8, len: usize, flags: libc::c_int) -> libc::ssize_t {
     // SAFETY: the kernel writes to the caller's buffer alone, before the call returns; there is no address to store.
-    unsafe { call(libc::SYS_recvfrom, fd, ptr, len, flags) }
+    unsafe { call(libc::SYS_recvfrom, fd, ptr, len, flags as usize, 0) }
 }
 
 /// As `libc::send`, errno included.
@@ -27,7 +27,7 @@ pub(super) unsafe fn recv(fd: Fd, ptr: *mut u8, len: usize, flags: libc::c_int) 
 #[inline(never)]
 pub(super) unsafe fn send(fd: Fd, ptr: *const u8, len: usize, flags: libc::c_int) -> libc::ssize_t {
     // SAFETY: the kernel reads from the caller's buffer alone, before the call returns; there is no address to read.
-    unsafe { call(libc::SYS_sendto, fd, ptr.cast_mut(), len, flags) }
+    unsafe { call(libc::SYS_sendto, fd, ptr.cast_mut(), len, flags as usize, 0) }
 }
 
 /// As `libc::epoll_wait`, errno included.
@@ -45,16 +45,53 @@ pub(super) unsafe fn epoll_wait(
 ) -> libc::c_int {
     // SAFETY: the kernel writes to the caller's events alone, before the call returns. AArch64 has `epoll_pwait` alone; without a
     // signal mask it does the same.
-    unsafe { call(libc::SYS_epoll_pwait, fd, events.cast(), len as usize, timeout) as libc::c_int }
+    unsafe {
+        call(
+            libc::SYS_epoll_pwait,
+            fd,
+            events.cast(),
+            len as usize,
+            timeout as usize,
+            0,
+        ) as libc::c_int
+    }
 }
 
-/// `recvfrom` or `sendto` without an address, or `epoll_pwait` without a signal mask: the last two arguments are zero.
+/// As `libc::preadv2`, errno included.
 ///
 /// # Safety
 ///
-/// As that system call: the buffer is valid until this returns.
+/// `slices` points to `count` slices, each valid for writes, which nothing else uses until this returns.
+#[inline(never)]
+pub(super) unsafe fn preadv2(
+    fd: Fd,
+    slices: *const libc::iovec,
+    count: libc::c_int,
+    offset: libc::off_t,
+    flags: libc::c_int,
+) -> libc::ssize_t {
+    let slices = slices.cast_mut().cast();
+    // SAFETY: the kernel reads the slices and writes to the memory that they describe, before the call returns. The offset
+    // is one 64-bit argument; the kernel ignores the upper half that follows it.
+    unsafe {
+        call(
+            libc::SYS_preadv2,
+            fd,
+            slices,
+            count as usize,
+            offset as usize,
+            flags as usize,
+        )
+    }
+}
+
+/// A system call whose fifth argument is 0: the address of `recvfrom` and `sendto`, the signal mask of `epoll_pwait`.
+///
+/// # Safety
+///
+/// As that system call: the memory behind `ptr` is valid until this returns.
 #[inline(always)]
-unsafe fn call(number: libc::c_long, fd: Fd, ptr: *mut u8, len: usize, flags: libc::c_int) -> libc::ssize_t {
+unsafe fn call(number: libc::c_long, fd: Fd, ptr: *mut u8, len: usize, fourth: usize, sixth: usize) -> libc::ssize_t {
     let result: isize;
     // SAFETY: the arguments are in the registers of the kernel's calling convention, and the registers that the kernel
     // changes are listed. The rest is the caller's promise.
@@ -66,9 +103,9 @@ unsafe fn call(number: libc::c_long, fd: Fd, ptr: *mut u8, len: usize, flags: li
             in("rdi") fd as isize,
             in("rsi") ptr,
             in("rdx") len,
-            in("r10") flags as isize,
+            in("r10") fourth,
             in("r8") 0usize,
-            in("r9") 0usize,
+            in("r9") sixth,
             lateout("rcx") _,
             lateout("r11") _,
             options(nostack, preserves_flags),
@@ -83,9 +120,9 @@ unsafe fn call(number: libc::c_long, fd: Fd, ptr: *mut u8, len: usize, flags: li
             inlateout("x0") fd as isize => result,
             in("x1") ptr,
             in("x2") len,
-            in("x3") flags as isize,
+            in("x3") fourth,
             in("x4") 0usize,
-            in("x5") 0usize,
+            in("x5") sixth,
             options(nostack, preserves_flags),
         );
     }
