@@ -2,10 +2,12 @@
 //!
 //! Random reads of 4 KiB, from the page cache and with `O_DIRECT`, with 1, 8, 32 and 128 in flight; one pass over the
 //! whole file; and 4 KiB written and synced. Both drivers are compared with one thread that repeats the plain system
-//! call: the upper bound for cached data, though not for a disk that benefits from parallel requests.
+//! call: the upper bound for cached data, though not for a disk that benefits from parallel requests. With `O_DIRECT`
+//! they are compared with fio's io_uring engine at the same depth, if fio is installed (`apt install fio`).
 //!
 //!     cargo bench --bench files                               about a minute, 1 GiB of temporary space
 //!     cargo bench --bench files -- --only cached --depth 1,32 --mib 256
+//!     cargo bench --bench files -- --only direct --depth 32 --rounds 9 --seconds 1
 //!     cargo bench --bench files -- --only sync --rounds 9 --seconds 1
 //!
 //! `TMPDIR` sets the folder of the file. `cargo bench --bench scan` compares the sequential pass with dd.
@@ -15,7 +17,7 @@ use std::fs::OpenOptions;
 use std::hint::black_box;
 use std::io;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -33,7 +35,16 @@ mod kit;
 
 const USAGE: &str = "\
 usage: cargo bench --bench files -- [--only cached|direct|sequential|sync] [--depth N,..] [--mib N]
-                                    [--driver proactor|reactor] [--rounds N] [--seconds S]";
+                                    [--driver proactor|reactor] [--rounds N] [--seconds S]
+
+  --only PART     random reads of 4 KiB from the page cache or with O_DIRECT, one pass over the file, or write and fsync
+  --depth N,..    reads in flight in the random reads (default 1,8,32,128)
+  --mib N         size of the file (default 1024); TMPDIR sets its folder
+  --driver NAME   only this driver
+  --rounds N      interleaved rounds (default 3)
+  --seconds S     length of one measurement (default 0.4)
+
+The rows with O_DIRECT are compared with fio's io_uring engine: apt install fio, or dnf install fio.";
 
 const NAMES: [&str; 6] = ["--only", "--depth", "--mib", "--driver", "--rounds", "--seconds"];
 const PARTS: [&str; 4] = ["cached", "direct", "sequential", "sync"];
@@ -71,7 +82,14 @@ fn run() -> io::Result<()> {
         rounds,
         length,
     };
-    println!("medians of {rounds} interleaved rounds\n");
+    println!(
+        "{mib} MiB in {}, blocks of 4 KiB; medians of {rounds} interleaved rounds, ratios within a round",
+        std::env::temp_dir().display()
+    );
+    if direct && !has_fio() {
+        println!("fio was not found, so O_DIRECT is compared with pread only: apt install fio, or dnf install fio");
+    }
+    println!();
     // Fills the page cache before the measurements.
     read_through(bench.file.path())?;
 
@@ -108,13 +126,17 @@ impl Bench {
 
     fn random_reads_at(&self, title: &str, is_direct: bool, depth: usize) {
         let blocks = (self.mib * 1024 * 1024 / BLOCK) as u64;
-        let mut ways = vec![Way::new("pread", move || {
+        let mut ways = Vec::new();
+        if is_direct && has_fio() {
+            ways.push(Way::new("fio", move || self.fio(depth)));
+        }
+        ways.push(Way::new("pread", move || {
             let file = open_plain(self.file.path(), is_direct)?;
             let (mut buf, mut random) = (AlignedBuf::zeroed(BLOCK, BLOCK), Random::new());
             repeat_for(self.length, || {
                 read_at(&file, &mut buf, random.below(blocks) * BLOCK as u64)
             })
-        })];
+        }));
         for driver in &self.drivers {
             ways.push(Way::new(driver.name, move || {
                 let work = random_reads(self.file.path(), is_direct, depth, blocks, self.length);
@@ -122,6 +144,25 @@ impl Bench {
             }));
         }
         println!("{}", table(title, "reads/s", &interleave(self.rounds, ways), thousands));
+    }
+
+    /// Reads per second by fio: `O_DIRECT`, the same file, block size and depth, and no clock reading per read.
+    fn fio(&self, depth: usize) -> io::Result<f64> {
+        let mut command = Command::new("fio");
+        command.args("--name=reads --rw=randread --ioengine=io_uring --direct=1 --time_based --readonly".split(' '));
+        command.args("--thread --norandommap --gtod_reduce=1 --output-format=terse --terse-version=3".split(' '));
+        command.arg(format!("--filename={}", self.file.path().display()));
+        command.args([format!("--bs={BLOCK}"), format!("--size={}M", self.mib)]);
+        command.args([
+            format!("--iodepth={depth}"),
+            format!("--runtime={}ms", self.length.as_millis()),
+        ]);
+        let output = command.output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        // The version of the format, of fio, the job, its group and error; then of reads: KiB, KiB/s, reads/s.
+        let rate = text.lines().find_map(|line| line.split(';').nth(7)?.parse().ok());
+        let failed = || io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned());
+        rate.filter(|_| output.status.success()).ok_or_else(failed)
     }
 
     fn sequential(&self) {
@@ -162,6 +203,11 @@ impl Bench {
         let measured = interleave(self.rounds, ways);
         println!("{}", table("write 4 KiB, fsync", "per second", &measured, thousands));
     }
+}
+
+fn has_fio() -> bool {
+    let found = Command::new("fio").arg("--version").output();
+    cfg!(target_os = "linux") && found.is_ok_and(|output| output.status.success())
 }
 
 /// Sequential executions per second.
