@@ -30,14 +30,14 @@ pub(crate) struct BufferHeader {
     /// The bytes that were not consumed.
     pub(crate) ptr: Cell<*mut u8>,
     pub(crate) len: Cell<usize>,
-    /// The pool, with one count of its `Rc`, while the program has one of its buffers. Null for a buffer on the heap.
+    /// The pool, of whose `Rc` the program has one count for each buffer. Null for bytes that are not in a pool.
     pool: Cell<*const BufferPool>,
     index: u16,
 }
 
 impl BufferHeader {
-    /// The header of a buffer on the heap.
-    pub(crate) fn new(ptr: *mut u8, len: usize) -> BufferHeader {
+    /// The header of bytes that are not in a pool.
+    pub(crate) const fn new(ptr: *mut u8, len: usize) -> BufferHeader {
         BufferHeader {
             ptr: Cell::new(ptr),
             len: Cell::new(len),
@@ -67,14 +67,18 @@ impl BufferPool {
             index,
             ..BufferHeader::new(std::ptr::null_mut(), 0)
         };
-        Some(Rc::new(BufferPool {
+        let pool = Rc::new(BufferPool {
             base,
             buffer_len,
             headers: (0..count).map(header).collect(),
             count,
             free: (0..count).rev().map(Cell::new).collect(),
             free_count: Cell::new(usize::from(count)),
-        }))
+        });
+        for header in &pool.headers {
+            header.pool.set(Rc::as_ptr(&pool));
+        }
+        Some(pool)
     }
 
     fn layout(count: u16, buffer_len: usize) -> Option<Layout> {
@@ -103,9 +107,25 @@ impl BufferPool {
     /// [`give_back`](BufferPool::give_back).
     #[inline]
     pub fn take(&self) -> Option<u16> {
+        self.take_with_address().map(|(index, _)| index)
+    }
+
+    /// As [`take`](BufferPool::take), with the buffer's address.
+    #[inline]
+    pub(crate) fn take_with_address(&self) -> Option<(u16, *mut u8)> {
+        let next = self.next_free()?;
+        self.free_count.set(self.free_count.get() - 1);
+        Some(next)
+    }
+
+    /// The buffer that is taken next, and its address.
+    #[inline]
+    fn next_free(&self) -> Option<(u16, *mut u8)> {
         let last = self.free_count.get().checked_sub(1)?;
-        self.free_count.set(last);
-        Some(self.free[last].get())
+        // SAFETY: the count is at most the length: `give_back`, which increases it, checks that.
+        let index = unsafe { self.free.get_unchecked(last) }.get();
+        // SAFETY: only `new` and `give_back` store indices, and both store those of buffers of this pool.
+        Some((index, unsafe { self.address_unchecked(index) }))
     }
 
     /// Returns a buffer that no result named.
@@ -125,7 +145,16 @@ impl BufferPool {
     #[inline]
     pub fn address(&self, index: u16) -> *mut u8 {
         assert!(index < self.count, "buffer {index} of a pool of {}", self.count);
-        // SAFETY: the index is within the allocation, as just asserted.
+        // SAFETY: just asserted.
+        unsafe { self.address_unchecked(index) }
+    }
+
+    /// # Safety
+    ///
+    /// The pool has this buffer.
+    #[inline]
+    unsafe fn address_unchecked(&self, index: u16) -> *mut u8 {
+        // SAFETY: the caller's promise: the buffer is within the allocation.
         unsafe { self.base.as_ptr().add(usize::from(index) * self.buffer_len) }
     }
 
@@ -135,9 +164,10 @@ impl BufferPool {
     pub(crate) fn lend(self: &Rc<Self>, index: u16, len: usize) -> NonNull<BufferHeader> {
         assert!(len <= self.buffer_len);
         let header = &self.headers[usize::from(index)];
-        header.ptr.set(self.address(index));
+        // SAFETY: there is a header for each buffer, and this one exists.
+        header.ptr.set(unsafe { self.address_unchecked(index) });
         header.len.set(len);
-        header.pool.set(Rc::into_raw(self.clone()));
+        std::mem::forget(self.clone());
         NonNull::from(header)
     }
 
@@ -151,10 +181,12 @@ impl BufferPool {
         // Not a reference parameter: the header may be freed with the pool before this returns.
         // SAFETY: the header holds a count of the pool that it is part of.
         let (pool, index) = unsafe { (header.as_ref().pool.get(), header.as_ref().index) };
-        // SAFETY: `lend` made the pointer from an `Rc`, and the caller promises that this is done once.
-        let pool = unsafe { Rc::from_raw(pool) };
+        // SAFETY: `lend` has forgotten a reference, which this is, and the caller promises that this is done once. On a panic,
+        // which means that more buffers were given back than taken, the pool leaks.
+        let pool = std::mem::ManuallyDrop::new(unsafe { Rc::from_raw(pool) });
         // SAFETY: the caller's promise.
         unsafe { pool.give_back(index) };
+        drop(std::mem::ManuallyDrop::into_inner(pool));
     }
 }
 
@@ -236,17 +268,18 @@ impl ProvidedPool {
         counters: &mut DriverCounters,
         recv: impl FnOnce(*mut u8, usize) -> Option<OsResult>,
     ) -> Option<OpResult> {
-        let Some((pool, index)) = self.0.as_ref().and_then(|pool| Some((pool, pool.take()?))) else {
+        let Some(pool) = self.0.as_ref().filter(|pool| pool.free_count.get() > 0) else {
             counters.pool_empty += 1;
             return Some(OpResult::new(Err(errno::NO_BUFFERS)));
         };
-        match recv(pool.address(index), pool.buffer_len()) {
-            Some(Ok(count)) if count > 0 => Some(OpResult::new(Ok(count)).with_buffer(index)),
-            res => {
-                // SAFETY: the buffer was taken above, and the call that used it has returned.
-                unsafe { pool.give_back(index) };
-                res.map(OpResult::new)
+        let (index, address) = pool.next_free()?;
+        // The buffer is free until it has bytes; the call runs nothing else that could take it.
+        match recv(address, pool.buffer_len()) {
+            Some(Ok(count)) if count > 0 => {
+                pool.free_count.set(pool.free_count.get() - 1);
+                Some(OpResult::new(Ok(count)).with_buffer(index))
             }
+            res => res.map(OpResult::new),
         }
     }
 

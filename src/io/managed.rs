@@ -27,10 +27,18 @@ use crate::driver::pool::{BufferHeader, BufferPool};
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct ManagedBuf {
-    /// `None` if it is empty. One word, so that a buffer is passed in a register: a larger one would be written to the
-    /// stack word by word and then copied sixteen bytes at a time, and each copy would wait for these stores.
-    header: Option<NonNull<BufferHeader>>,
+    /// `EMPTY` if there was nothing to receive. One word, so that a buffer is passed in a register: a larger one would be
+    /// written to the stack word by word and then copied sixteen bytes at a time, and each copy would wait for these stores.
+    header: NonNull<BufferHeader>,
 }
+
+/// The header of all empty buffers.
+static EMPTY: EmptyHeader = EmptyHeader(BufferHeader::new(NonNull::dangling().as_ptr(), 0));
+
+struct EmptyHeader(BufferHeader);
+
+// SAFETY: nothing writes to it: `advance` and the pool change only headers of buffers with bytes.
+unsafe impl Sync for EmptyHeader {}
 
 /// Bytes on the heap: there is no pool, it was empty, or they were received for a read that was dropped. The header comes
 /// first, so a pointer to the header is one to this.
@@ -51,7 +59,7 @@ impl ManagedBuf {
     #[inline]
     pub(crate) unsafe fn from_pool(pool: &Rc<BufferPool>, index: u16, len: usize) -> ManagedBuf {
         ManagedBuf {
-            header: Some(BufferPool::lend(pool, index, len)),
+            header: BufferPool::lend(pool, index, len),
         }
     }
 
@@ -78,26 +86,30 @@ impl ManagedBuf {
         let header = BufferHeader::new(bytes.as_mut_ptr(), bytes.len());
         let heap = Box::leak(Box::new(HeapBuffer { header, bytes }));
         ManagedBuf {
-            header: Some(NonNull::from(heap).cast()),
+            header: NonNull::from(heap).cast(),
         }
     }
 
     #[inline]
-    fn header(&self) -> Option<&BufferHeader> {
-        // SAFETY: the pool, of which the header holds a reference, or the heap buffer lives as long as this.
-        self.header.map(|header| unsafe { header.as_ref() })
+    fn header(&self) -> &BufferHeader {
+        // SAFETY: the pool, of which the header holds a reference, or the heap buffer lives as long as this; `EMPTY` is static.
+        unsafe { self.header.as_ref() }
     }
 
     /// Takes the heap buffer, if it is one. Otherwise returns the buffer.
     fn into_heap_buffer(self) -> Result<Box<HeapBuffer>, ManagedBuf> {
-        match self.header {
-            Some(header) if !self.is_pooled() => {
-                std::mem::forget(self);
-                // SAFETY: `from_heap` leaked this box, and this was its only owner.
-                Ok(unsafe { Box::from_raw(header.cast().as_ptr()) })
-            }
-            _ => Err(self),
+        if self.is_pooled() || self.header == NonNull::from(&EMPTY.0) {
+            return Err(self);
         }
+        let header = std::mem::ManuallyDrop::new(self).header;
+        // SAFETY: `from_heap` leaked this box, and this was its only owner.
+        Ok(unsafe { Box::from_raw(header.cast().as_ptr()) })
+    }
+
+    /// Frees a buffer that is not in a pool.
+    #[cold]
+    fn drop_heap_buffer(&mut self) {
+        drop(std::mem::take(self).into_heap_buffer().map_err(std::mem::forget));
     }
 
     /// Removes the first `count` bytes.
@@ -115,7 +127,8 @@ impl ManagedBuf {
     pub fn advance(&mut self, count: usize) {
         let len = self.len();
         assert!(count <= len, "cannot advance by {count} of {len} bytes");
-        if let Some(header) = self.header() {
+        if count > 0 {
+            let header = self.header();
             header.ptr.set(header.ptr.get().wrapping_add(count));
             header.len.set(len - count);
         }
@@ -140,18 +153,17 @@ impl ManagedBuf {
 
     /// Whether the bytes are in a pool buffer.
     pub fn is_pooled(&self) -> bool {
-        self.header().is_some_and(BufferHeader::is_pooled)
+        self.header().is_pooled()
     }
 }
 
 impl Drop for ManagedBuf {
     #[inline]
     fn drop(&mut self) {
-        match self.header {
-            None => {}
+        match self.is_pooled() {
             // SAFETY: `from_pool` lent the buffer, and it is not used any more.
-            Some(header) if self.is_pooled() => unsafe { BufferPool::take_back(header) },
-            Some(_) => drop(std::mem::take(self).into_heap_buffer()),
+            true => unsafe { BufferPool::take_back(self.header) },
+            false => self.drop_heap_buffer(),
         }
     }
 }
@@ -159,7 +171,9 @@ impl Drop for ManagedBuf {
 /// An empty buffer.
 impl Default for ManagedBuf {
     fn default() -> ManagedBuf {
-        ManagedBuf { header: None }
+        ManagedBuf {
+            header: NonNull::from(&EMPTY.0),
+        }
     }
 }
 
@@ -175,22 +189,18 @@ impl Deref for ManagedBuf {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        match self.header() {
-            None => &[],
-            // SAFETY: these bytes are initialised. The pool or the heap buffer keeps them, and they change only through
-            // `&mut self`.
-            Some(header) => unsafe { std::slice::from_raw_parts(header.ptr.get(), header.len.get()) },
-        }
+        let header = self.header();
+        // SAFETY: these bytes are initialised. The pool or the heap buffer keeps them, and they change only through
+        // `&mut self`. Without bytes, the pointer is dangling.
+        unsafe { std::slice::from_raw_parts(header.ptr.get(), header.len.get()) }
     }
 }
 
 impl DerefMut for ManagedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        match self.header() {
-            None => &mut [],
-            // SAFETY: as in `deref`; `&mut self` makes this the only reference.
-            Some(header) => unsafe { std::slice::from_raw_parts_mut(header.ptr.get(), header.len.get()) },
-        }
+        let header = self.header();
+        // SAFETY: as in `deref`; `&mut self` makes this the only reference.
+        unsafe { std::slice::from_raw_parts_mut(header.ptr.get(), header.len.get()) }
     }
 }
 

@@ -52,14 +52,14 @@ impl BufferRing {
     pub(super) fn give_to_kernel(&mut self) {
         let before = self.tail;
         while self.pool.taken() < self.limit
-            && let Some(index) = self.pool.take()
+            && let Some((index, address)) = self.pool.take_with_address()
         {
             let slot = usize::from(self.tail & (self.pool.count() - 1));
             // SAFETY: `slot` is within the array. There are no more buffers than slots, so the kernel has consumed this
             // one. The fields are written one by one, because the tail lies in the first entry's unused field.
             unsafe {
                 let entry = &mut *self.entries.as_ptr().add(slot);
-                entry.set_addr(self.pool.address(index) as u64);
+                entry.set_addr(address as u64);
                 entry.set_len(self.pool.buffer_len() as u32);
                 entry.set_bid(index);
             }
