@@ -336,14 +336,17 @@ unsafe impl Driver for Uring {
     }
 
     unsafe fn start(&mut self, id: OpId, op: &Op, scratch: *mut Scratch) -> Start {
+        let mut submission = self.ring.submission();
         if self.backlog.is_empty()
+            && !submission.is_full()
             && let Some(entry) = submit::word_entry(op, id, &self.features)
             // SAFETY: the entry's memory belongs to its operation until that completes.
-            && unsafe { self.ring.submission().push(&entry) }.is_ok()
+            && unsafe { submission.push(&entry) }.is_ok()
         {
             self.counters.submissions += 1;
             return Start::Pending;
         }
+        drop(submission);
         // SAFETY: the caller's promise.
         unsafe { self.start_slowly(id, op, scratch) }
     }
