@@ -103,11 +103,16 @@ impl FdTable {
         &mut self.fds[index]
     }
 
+    /// The state of a descriptor that was used before.
+    #[inline]
+    pub(super) fn known(&mut self, fd: Fd) -> Option<&mut FdState> {
+        self.fds.get_mut(fd as usize >> SPARE_BITS)
+    }
+
     /// The state of a descriptor that is registered.
     #[inline]
     pub(super) fn registered(&mut self, fd: Fd) -> Option<&mut FdState> {
-        let state = self.fds.get_mut(fd as usize >> SPARE_BITS)?;
-        state.source.is_some().then_some(state)
+        self.known(fd).filter(|state| state.source.is_some())
     }
 
     /// The token that the kernel returns with this descriptor's events.

@@ -62,6 +62,15 @@ impl WaitList {
         }
     }
 
+    /// The waiting operation, if there is only one.
+    #[inline]
+    pub(super) fn only(&self) -> Option<Waiting> {
+        match self {
+            WaitList::One(waiting) => Some(*waiting),
+            WaitList::Many(_) => None,
+        }
+    }
+
     #[inline]
     pub(super) fn push(&mut self, waiting: Waiting) {
         match self {
