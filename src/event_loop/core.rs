@@ -406,6 +406,17 @@ impl LoopCore {
         true
     }
 
+    /// [`spend_budget`](LoopCore::spend_budget) in the most frequent case: in a task with budget left. False in other cases.
+    #[inline]
+    pub(crate) fn try_spend_budget(&self) -> bool {
+        let left = self.budget.get();
+        let may_spend = left > 0 && self.current_task.get().is_some();
+        if may_spend {
+            self.budget.set(left - 1);
+        }
+        may_spend
+    }
+
     /// Refills a spent budget if an executor nested inside the task's poll would otherwise livelock. A foreign
     /// `block_on`, for instance, polls again as soon as its waker is woken, and would do so forever: the budget is
     /// refilled only between polls of the task, and that poll never ends.

@@ -71,6 +71,20 @@ impl LoopCore {
         payload: impl FnOnce() -> T,
         plan: impl FnOnce(&mut T) -> Op,
     ) -> RawOp<T> {
+        self.start_op_for(TaskKey::NONE, queue, on_orphan, payload, plan).0
+    }
+
+    /// [`start_op`](LoopCore::start_op), and registers a task: see [`waiter`](LoopCore::waiter). True if the task has to wait;
+    /// otherwise the caller polls the operation.
+    #[inline(always)]
+    pub(crate) fn start_op_for<T: 'static>(
+        &self,
+        waiter: TaskKey,
+        queue: &IoQueue,
+        on_orphan: OnOrphan,
+        payload: impl FnOnce() -> T,
+        plan: impl FnOnce(&mut T) -> Op,
+    ) -> (RawOp<T>, bool) {
         let slot = self.ops.reserve();
         // SAFETY: the slot is reserved and free.
         let payload = unsafe { store_payload(slot.payload(), payload()) };
@@ -86,19 +100,21 @@ impl LoopCore {
         std::mem::forget(undo);
         slot.on_orphan.set(on_orphan);
         slot.drop_payload.set(Some(drop_payload::<T>));
-        RawOp {
-            id: self.submit(queue, slot),
+        let is_waiting = self.submit(queue, slot, waiter);
+        let op = RawOp {
+            id: slot.id.get(),
             slot: Some(NonNull::from(slot)),
             payload: PhantomData,
-        }
+        };
+        (op, is_waiting)
     }
 
-    /// Passes the op of a slot to the driver.
+    /// Passes the op of a slot to the driver. Returns whether it is in flight, with `waiter` registered.
     #[inline(always)]
-    fn submit(&self, queue: &IoQueue, slot: &OpSlot) -> OpId {
+    fn submit(&self, queue: &IoQueue, slot: &OpSlot, waiter: TaskKey) -> bool {
         let id = slot.id.get();
         slot.prefix.set(0);
-        slot.task.set(TaskKey::NONE);
+        slot.task.set(waiter);
         slot.state.set(State::InFlight);
         self.ops.in_flight.set(self.ops.in_flight.get() + 1);
         queue.op.set(Some(id));
@@ -106,10 +122,12 @@ impl LoopCore {
         // nothing touches them, until the completion: `RawOp::fetch`, `salvage` and `discard` check the state.
         let start = unsafe { self.driver().start(id, slot.op(), slot.scratch()) };
         match start {
-            Start::Pending => {}
-            start => self.not_pending(slot, start),
+            Start::Pending => waiter != TaskKey::NONE,
+            start => {
+                self.not_pending(slot, start);
+                false
+            }
         }
-        id
     }
 
     /// The driver has completed an operation at once, or leaves it to the pool.
@@ -136,6 +154,16 @@ impl LoopCore {
             if state == State::Done {
                 crate::diagnostics::trace::op_completed(id, result.res());
             }
+        }
+    }
+
+    /// The key of the current task, if it is polled with a waker of its own. With `tracing` there is none: a subscriber may close
+    /// the loop, and the operation completes while it is traced.
+    #[inline]
+    pub(crate) fn waiter(&self, cx: &Context<'_>) -> TaskKey {
+        match self.task_polled_with(cx) {
+            Some(task) if !cfg!(feature = "tracing") => task.key(),
+            _ => TaskKey::NONE,
         }
     }
 
@@ -278,6 +306,12 @@ impl LoopCore {
             self.driver().provide_buffers(&pool).then_some(pool)
         };
         self.pool.get_or_init(make).as_ref()
+    }
+
+    /// Whether there is a pool already.
+    #[inline]
+    pub(crate) fn has_pool(&self) -> bool {
+        matches!(self.pool.get(), Some(Some(_)))
     }
 
     /// The buffer that a managed receive filled, if it received anything. The result must not be used again.

@@ -11,6 +11,7 @@ use super::slot::{HAS_LISTENER, Listener, OnOrphan, OpSlot, State, payload_ptr, 
 use crate::driver::op::Op;
 use crate::driver::{OpId, OpResult};
 use crate::event_loop::core::LoopCore;
+use crate::event_loop::task_key::TaskKey;
 use crate::inflight::queue::IoQueue;
 
 /// An operation in flight and the type of its payload, without borrows of the loop and the queue: callers pass those.
@@ -90,6 +91,19 @@ impl<T: 'static> RawOp<T> {
         }
     }
 
+    /// [`poll_done`](RawOp::poll_done) in the most frequent case: it has completed with a result that `is_wanted`, and the task has
+    /// budget left. `None` in other cases: nothing was spent or registered.
+    #[inline]
+    pub(super) fn try_done<'a>(
+        &self,
+        core: &'a LoopCore,
+        is_wanted: impl FnOnce(OpResult) -> bool,
+    ) -> Option<DoneOp<'a>> {
+        let is_done = |slot: &&OpSlot| slot.state.get() == State::Done && is_wanted(slot.result.get());
+        let slot = self.slot(core).filter(is_done)?;
+        core.try_spend_budget().then_some(DoneOp(slot))
+    }
+
     #[inline]
     pub(crate) fn poll(&mut self, core: &LoopCore, queue: &IoQueue, cx: &mut Context<'_>) -> Poll<(OpResult, T)> {
         let done = ready!(self.poll_done(core, cx));
@@ -106,7 +120,8 @@ impl<T: 'static> RawOp<T> {
         slot.set_op(plan(unsafe { &mut *payload_ptr::<T>(slot.payload()) }));
         slot.id.set(slot.id.get().next());
         slot.cancel_requested.set(false);
-        self.id = core.submit(queue, slot);
+        self.id = slot.id.get();
+        core.submit(queue, slot, TaskKey::NONE);
         core.trace(self.id);
     }
 

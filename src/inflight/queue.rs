@@ -85,13 +85,22 @@ impl IoQueue {
     /// earlier calls, if there is any, before it starts an operation; one unit of the task's budget was spent on it.
     #[inline]
     pub(crate) fn poll_begin(&self, core: &LoopCore, ticket: &mut Ticket, cx: &mut Context<'_>) -> Poll<()> {
-        let is_idle = self.op.get().is_none() && self.state.get() & (HELD | HAS_LEFTOVER) == 0;
-        if is_idle && *ticket == Ticket::NONE {
-            self.set_flag(HELD);
-            *ticket = Ticket::HELD;
-            return Poll::Ready(());
+        match self.try_begin(ticket) {
+            true => Poll::Ready(()),
+            false => self.poll_begin_slow(core, ticket, cx),
         }
-        self.poll_begin_slow(core, ticket, cx)
+    }
+
+    /// [`poll_begin`](IoQueue::poll_begin) by a new caller, if there is nothing to wait for and no leftover. False in other cases.
+    #[inline]
+    pub(super) fn try_begin(&self, ticket: &mut Ticket) -> bool {
+        let is_idle = self.op.get().is_none() && self.state.get() & (HELD | HAS_LEFTOVER) == 0;
+        if !is_idle || *ticket != Ticket::NONE {
+            return false;
+        }
+        self.set_flag(HELD);
+        *ticket = Ticket::HELD;
+        true
     }
 
     #[cold]
@@ -115,6 +124,14 @@ impl IoQueue {
                 }
             }
         }
+    }
+
+    /// [`end`](IoQueue::end) by the caller that has the queue.
+    #[inline]
+    pub(super) fn end_held(&self, ticket: &mut Ticket) {
+        debug_assert!(*ticket == Ticket::HELD);
+        *ticket = Ticket::NONE;
+        self.release();
     }
 
     /// [`poll_begin`](IoQueue::poll_begin) for async functions.

@@ -13,9 +13,10 @@ use crate::driver::op::{MAX_LEN, Medium, Op};
 use crate::driver::{OpResult, OsResult};
 use crate::error::from_code;
 use crate::event_loop::core::LoopCore;
+use crate::event_loop::task_key::TaskKey;
 use crate::inflight::descriptor::{Descriptor, OwnedDescriptor};
 use crate::inflight::large_receive;
-use crate::inflight::op_future::polled_after_completion;
+use crate::inflight::op_future::{DoneOp, polled_after_completion};
 use crate::inflight::queue::{IoQueue, Ticket};
 use crate::inflight::{OnOrphan, RawOp};
 use crate::io::vectored::{set_all_filled, set_others_empty};
@@ -126,8 +127,8 @@ impl ByteStream {
             let op_result;
             let op_future = self.owned.start_write_vectored(queue, bufs, sent, slices, op);
             (op_result, (_, bufs, slices)) = op_future.await;
-            match self.advance(op_result.res(), sent, len, all) {
-                Ok(more) => sent = more,
+            match self.advance(op_result.res(), len - sent, all) {
+                Ok(left) => sent = len - left,
                 Err(result) => return (result, bufs),
             }
         }
@@ -179,14 +180,14 @@ impl ByteStream {
         self.owned = OwnedDescriptor::closed(self.owned.descriptor.core.clone());
     }
 
-    /// The number of bytes sent after one more send, or the result of the write if that was the last one. Writing after
-    /// `close` fails as if the peer had closed: with `BrokenPipe`.
+    /// How many of `left` bytes are left after one more send, or the result of the write if that was the last one. Writing
+    /// after `close` fails as if the peer had closed: with `BrokenPipe`.
     #[inline]
-    fn advance(&self, res: OsResult, sent: usize, len: usize, all: bool) -> Result<usize, io::Result<usize>> {
+    fn advance(&self, res: OsResult, left: usize, all: bool) -> Result<usize, io::Result<usize>> {
         match res {
             Ok(0) if all => Err(Err(io::ErrorKind::WriteZero.into())),
-            Ok(count) if sent + count as usize >= len || !all => Err(Ok(sent + count as usize)),
-            Ok(count) => Ok(sent + count as usize),
+            Ok(count) if count as usize >= left || !all => Err(Ok(count as usize)),
+            Ok(count) => Ok(left - count as usize),
             Err(errno::BAD_FD) if self.owned.is_closed() => Err(Err(from_code(errno::BROKEN_PIPE))),
             Err(code) => Err(Err(from_code(code))),
         }
@@ -418,8 +419,50 @@ enum ManagedOp {
 }
 
 impl ManagedRead {
+    /// The two most frequent cases: a read that nothing is in front of, and one that has received. All others are
+    /// [`poll_slowly`](ManagedRead::poll_slowly), out of line, so that they take no registers here.
     #[inline]
     pub(crate) fn poll(
+        &mut self,
+        descriptor: &Descriptor,
+        medium: Medium,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<ManagedBuf>> {
+        let (core, queue) = (&*descriptor.core, &descriptor.read);
+        match &mut self.op {
+            ManagedOp::NotStarted => {
+                let task = core.waiter(cx);
+                let is_plain = task != TaskKey::NONE && core.has_pool() && !queue.has_more.get();
+                if is_plain && queue.try_begin(&mut self.ticket) {
+                    let (op, is_waiting) = start_managed(task, descriptor, medium);
+                    self.op = ManagedOp::Pooled(op);
+                    if is_waiting {
+                        return Poll::Pending;
+                    }
+                }
+            }
+            ManagedOp::Pooled(op) => {
+                let has_bytes = |result: OpResult| result.received_in_pool().is_some();
+                if !queue.has_leftover()
+                    && let Some(done) = op.try_done(core, has_bytes)
+                {
+                    queue.note_received(done.result());
+                    queue.op.set(None);
+                    queue.end_held(&mut self.ticket);
+                    let (result, ()) = op.take(core, done);
+                    // As for a write, the buffer comes last.
+                    if let Some(buffer) = core.take_buffer(result) {
+                        return Poll::Ready(Ok(buffer));
+                    }
+                }
+            }
+            ManagedOp::Large(_) | ManagedOp::Heap(_) => {}
+        }
+        self.poll_slowly(descriptor, medium, cx)
+    }
+
+    #[cold]
+    fn poll_slowly(
         &mut self,
         descriptor: &Descriptor,
         medium: Medium,
@@ -441,9 +484,7 @@ impl ManagedRead {
             self.op = match (core.pool(), large) {
                 (_, Some(buffer)) => ManagedOp::Large(large_receive::start(descriptor, medium, buffer)),
                 (Some(_), None) => {
-                    let (fd, drained) = (descriptor.fd, queue.drained.get());
-                    let plan = |(): &mut ()| Op::RecvManaged { fd, medium, drained };
-                    let op = core.start_op(queue, OnOrphan::Keep, || (), plan);
+                    let (op, _) = start_managed(TaskKey::NONE, descriptor, medium);
                     core.trace(op.id);
                     ManagedOp::Pooled(op)
                 }
@@ -454,7 +495,6 @@ impl ManagedRead {
             let (result, ()) = ready!(op.poll(core, queue, cx));
             if !queue.has_leftover() && result.received_in_pool().is_some() {
                 queue.end(&mut self.ticket);
-                // As for a write, the buffer comes last.
                 if let Some(buffer) = core.take_buffer(result) {
                     return Poll::Ready(Ok(buffer));
                 }
@@ -520,6 +560,15 @@ impl ManagedRead {
     }
 }
 
+/// Starts a receive into the pool, for this task: see [`LoopCore::start_op_for`].
+#[inline(always)]
+fn start_managed(task: TaskKey, descriptor: &Descriptor, medium: Medium) -> (RawOp<()>, bool) {
+    let (fd, queue) = (descriptor.fd, &descriptor.read);
+    let drained = queue.drained.get();
+    let plan = |(): &mut ()| Op::RecvManaged { medium, drained, fd };
+    descriptor.core.start_op_for(task, queue, OnOrphan::Keep, || (), plan)
+}
+
 fn start_heap_read(descriptor: &Descriptor, medium: Medium) -> RawOp<Vec<u8>> {
     let buf = Vec::with_capacity(HEAP_READ_LEN);
     start_recv(descriptor, medium, buf, fill_target)
@@ -565,8 +614,8 @@ pub(super) fn plan_recv<B>(
 #[must_use = "futures do nothing unless polled"]
 pub(crate) struct Write<'a, B: IoBuf, const ALL: bool> {
     call: Call<'a, B, true>,
-    len: usize,
-    sent: usize,
+    /// The bytes that were not sent. Valid from the first poll on.
+    left: usize,
 }
 
 impl<B: IoBuf> Future for Write<'_, B, false> {
@@ -591,8 +640,7 @@ impl<'a, B: IoBuf, const ALL: bool> Write<'a, B, ALL> {
     fn new(bytes: &'a ByteStream, buf: B) -> Write<'a, B, ALL> {
         Write {
             call: Call::new(bytes, buf),
-            len: 0,
-            sent: 0,
+            left: 0,
         }
     }
 
@@ -602,49 +650,86 @@ impl<'a, B: IoBuf, const ALL: bool> Write<'a, B, ALL> {
         let (core, queue) = self.call.core_and_queue();
         if let Some(buf) = &self.call.buf {
             if self.call.ticket == Ticket::NONE {
-                self.len = buf.len();
-                if self.len == 0 {
+                self.left = buf.len();
+                if self.left == 0 {
                     return self.call.finish(Ok(0));
                 }
             }
             ready!(queue.poll_begin(core, &mut self.call.ticket, cx));
-            while core.may_attempt() {
-                let (ptr, len) = bytes_from(buf, self.sent);
+            let mut begin = 0;
+            if core.may_attempt() {
+                let (ptr, len) = bytes_from(buf, 0);
                 // SAFETY: `buf` owns the memory that the op points to, and is borrowed until this returns.
-                let Some(res) = (unsafe { core.attempt(&bytes.send_op(ptr, len)) }) else {
-                    break;
-                };
-                match bytes.advance(res, self.sent, self.len, ALL) {
-                    Ok(sent) => self.sent = sent,
-                    Err(result) => return self.call.finish(result),
+                if let Some(res) = unsafe { core.attempt(&bytes.send_op(ptr, len)) } {
+                    match bytes.advance(res, self.left, ALL) {
+                        Ok(left) => {
+                            begin = self.left - left;
+                            self.left = left;
+                        }
+                        Err(result) => return self.call.finish(result),
+                    }
                 }
             }
             let take = || self.call.buf.take().expect("no operation has the buffer");
-            self.call.op = core.start_op(queue, OnOrphan::Discard, take, bytes.plan_send(self.sent));
+            let plan = bytes.plan_send(begin);
+            let (op, is_waiting) = core.start_op_for(core.waiter(cx), queue, OnOrphan::Discard, take, plan);
+            self.call.op = op;
             core.trace(self.call.op.id);
+            if is_waiting {
+                return Poll::Pending;
+            }
         }
+        let left = self.left;
+        let is_last = |result: OpResult| matches!(result.res(), Ok(count @ 1..) if count as usize >= left || !ALL);
+        match self.call.op.try_done(core, is_last) {
+            Some(done) => {
+                let result = count(done.result().res());
+                self.take_buffer(result, done)
+            }
+            None => self.poll_slowly(cx),
+        }
+    }
+
+    /// Polls the operation in the less frequent cases, out of line, so that they take no registers in `poll_sent`.
+    #[cold]
+    fn poll_slowly(&mut self, cx: &mut Context<'_>) -> Poll<BufResult<usize, B>> {
+        let core = &*self.call.bytes.owned.descriptor.core;
         loop {
             let done = ready!(self.call.op.poll_done(core, cx));
-            match bytes.advance(done.result().res(), self.sent, self.len, ALL) {
-                Ok(sent) => self.send_more(sent),
-                Err(result) => {
-                    // The buffer is taken last: a panic would have to drop it, and it would be moved through memory.
-                    queue.op.set(None);
-                    queue.end(&mut self.call.ticket);
-                    let (_, buf) = self.call.op.take(core, done);
-                    return Poll::Ready((result, buf));
-                }
+            match self.call.bytes.advance(done.result().res(), self.left, ALL) {
+                Ok(left) => self.send_more(left),
+                Err(result) => return self.take_buffer(result, done),
             }
         }
     }
 
+    /// Ends a write whose last operation has completed.
+    #[inline(always)]
+    fn take_buffer(&mut self, result: io::Result<usize>, done: DoneOp<'_>) -> Poll<BufResult<usize, B>> {
+        let (core, queue) = self.call.core_and_queue();
+        // The buffer is taken last: a panic would have to drop it, and it would be moved through memory.
+        queue.op.set(None);
+        queue.end_held(&mut self.call.ticket);
+        let (_, buf) = self.call.op.take(core, done);
+        Poll::Ready((result, buf))
+    }
+
     /// Sends the rest, with the buffer where it is: in the slot of the send that has completed.
     #[cold]
-    fn send_more(&mut self, sent: usize) {
+    fn send_more(&mut self, left: usize) {
         let (core, queue) = self.call.core_and_queue();
-        self.call.op.restart(core, queue, self.call.bytes.plan_send(sent));
+        let bytes = self.call.bytes;
+        let plan = |buf: &mut B| {
+            let len = buf.len();
+            assert!(
+                left <= len,
+                "a buffer's length shrank from at least {left} to {len}: its implementation of IoBuf is wrong"
+            );
+            bytes.plan_send(len - left)(buf)
+        };
+        self.call.op.restart(core, queue, plan);
         // Not before: if the buffer panics, the next poll counts this operation again.
-        self.sent = sent;
+        self.left = left;
     }
 }
 

@@ -65,7 +65,7 @@ impl ManagedBuf {
 
     /// The memory of a pool buffer that was lent without bytes, to receive into.
     pub(crate) fn memory(&mut self) -> *mut u8 {
-        self.header().map_or(std::ptr::null_mut(), |header| header.ptr.get())
+        self.header().ptr.get()
     }
 
     /// Sets the number of bytes that were received into [`memory`](ManagedBuf::memory).
@@ -74,9 +74,8 @@ impl ManagedBuf {
     ///
     /// This many bytes were received there.
     pub(crate) unsafe fn set_received(&mut self, len: usize) {
-        if let Some(header) = self.header() {
-            header.len.set(len);
-        }
+        assert!(self.is_pooled());
+        self.header().len.set(len);
     }
 
     pub(crate) fn from_heap(mut bytes: Vec<u8>) -> ManagedBuf {
