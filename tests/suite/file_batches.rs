@@ -93,7 +93,12 @@ fn reads_of_many_tasks_share_a_system_call() {
             // The last reads of a task may find few others.
             false => {
                 assert!(counted.submissions >= 3_000, "{counted:?} for 3,200 cached reads");
-                assert!(counted.enters <= 3_200 / 16, "{counted:?} for 3,200 cached reads");
+                // A smaller ring is submitted whenever it is full.
+                let is_whole = counted.sq_full == 0;
+                assert!(
+                    !is_whole || counted.enters <= 3_200 / 16,
+                    "{counted:?} for 3,200 cached reads"
+                );
             }
         }
     });
@@ -110,17 +115,32 @@ fn a_lone_reader_among_other_ready_tasks_goes_back_to_immediate_reads() {
     });
 }
 
-/// The disk works on the first reads while later tasks start theirs.
+/// The disk works on the first reads while later tasks start theirs: a task that runs after the readers in the same turn sees the
+/// system calls that submitted them.
 #[test]
 fn direct_reads_of_many_tasks_reach_the_disk_before_the_turn_ends() {
     on_every_kernel_driver(|case| {
         if case.tries_first() {
             return;
         }
-        let counted = count(case, true, |file| read_in_tasks(file, 32, 1, 0));
-        if let Some(counted) = counted {
-            assert!(counted.submissions >= 32, "{counted:?} for 32 direct reads");
-            assert!((8..=16).contains(&counted.enters), "{counted:?} for 32 direct reads");
-        }
+        let _ = count(case, true, async |file| {
+            let enters = || windlass::spawn(async { windlass::counters().driver.enters });
+            let before = enters();
+            let readers: Vec<_> = (0..32)
+                .map(|number| {
+                    let file = file.clone();
+                    windlass::spawn(async move { read(&file, number).await })
+                })
+                .collect();
+            let after = enters();
+            let submitted = after.await.expect("no panic") - before.await.expect("no panic");
+            assert!(
+                submitted >= 8,
+                "{submitted} system calls for 32 direct reads, four at a time"
+            );
+            for reader in readers {
+                reader.await.expect("no panic");
+            }
+        });
     });
 }
