@@ -35,11 +35,14 @@ enum Workload {
     Requests,
 }
 
-/// Seconds.
 #[derive(Clone, Copy)]
 struct Taken {
+    /// Seconds.
     wall: f64,
     cpu: f64,
+    /// Acknowledgements that the client received, and datagrams that it found lost.
+    acks: u64,
+    lost: u64,
 }
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -145,9 +148,13 @@ async fn measure(endpoint: Endpoint, addr: SocketAddr, workload: Workload) -> Ta
             }
         }
     }
+    let (wall, cpu) = (start.elapsed().as_secs_f64(), (cpu_time() - cpu).as_secs_f64());
+    let stats = connection.stats();
     let taken = Taken {
-        wall: start.elapsed().as_secs_f64(),
-        cpu: (cpu_time() - cpu).as_secs_f64(),
+        wall,
+        cpu,
+        acks: stats.frame_rx.acks,
+        lost: stats.path.lost_packets,
     };
     connection.close(VarInt::from_u32(0), b"");
     endpoint.wait_idle().await;
@@ -283,8 +290,13 @@ fn compare(name: &str, all: &[On], rounds: usize, workload: Workload, run: fn(On
             median(own.iter().map(|own| amount / own.wall).collect()),
             median(own.iter().map(|own| own.cpu).collect()),
         );
+        let (acks, lost) = (
+            median(own.iter().map(|own| own.acks as f64).collect()),
+            median(own.iter().map(|own| own.lost as f64).collect()),
+        );
         println!(
-            "{name:<22} {:<9} {rate:>9.1} {unit:<10} {:>6.1} ms cpu   against tokio: {:.3} x speed, {:.3} x work per cpu time",
+            "{name:<22} {:<9} {rate:>9.1} {unit:<10} {:>6.1} ms cpu, {acks:>5} acks, {lost:>5} lost   \
+             against tokio: {:.3} x speed, {:.3} x work per cpu time",
             format!("{on:?}"),
             cpu * 1e3,
             ratio(|taken| taken.wall),

@@ -8,12 +8,17 @@
 //! - quinn asks before each send whether the socket is writable. It is, until a send returned `WouldBlock`.
 //! - A receive that returned fewer datagrams than it had room for has emptied the queue. The next one waits first, which saves
 //!   the system call that would return EAGAIN.
+//!
+//! After such a receive, the endpoint's task yields for a few turns before it waits. A loop polls for I/O in every turn, so without
+//! the pause, datagrams of a bulk transfer are received one or two at a time, between the turns in which the connection and the
+//! stream's reader handle the previous ones. A connection acknowledges once per batch: with smaller batches, it sent 3,300
+//! acknowledgements for 64 MiB, and 2,200 with quinn on tokio, which polls for I/O only when no task is ready.
 
 use std::fmt;
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker, ready};
 
@@ -21,6 +26,10 @@ use quinn::udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use windlass::compat::ThreadBound;
 use windlass::io::AsyncFd;
+
+/// For how many turns the endpoint's task yields after a receive that emptied the queue: one each for the connection, the reader of
+/// its stream, the connection again (which reading has woken, to raise the stream's limit), and one to spare.
+const TURNS_BETWEEN_RECEIVES: u8 = 4;
 
 /// A socket of an endpoint.
 pub(crate) struct Socket {
@@ -30,6 +39,8 @@ pub(crate) struct Socket {
     state: UdpSocketState,
     /// Whether a receive may find a datagram. Used by the endpoint's task alone.
     may_receive: AtomicBool,
+    /// For how many more turns the endpoint's task yields before it waits for datagrams. Used by that task alone.
+    turns_to_yield: AtomicU8,
     /// Whether the last send returned `WouldBlock`.
     is_full: AtomicBool,
     writers: Arc<Writers>,
@@ -62,6 +73,7 @@ impl Socket {
             socket,
             state,
             may_receive: AtomicBool::new(true),
+            turns_to_yield: AtomicU8::new(0),
             is_full: AtomicBool::new(false),
             writers: Arc::default(),
         })
@@ -105,14 +117,20 @@ impl AsyncUdpSocket for Socket {
     ) -> Poll<io::Result<usize>> {
         loop {
             if !self.may_receive.load(Ordering::Relaxed) {
+                let turns = self.turns_to_yield.load(Ordering::Relaxed);
+                if turns > 0 {
+                    self.turns_to_yield.store(turns - 1, Ordering::Relaxed);
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
                 ready!(self.readiness.poll_readable(cx))?;
                 self.may_receive.store(true, Ordering::Relaxed);
             }
             match self.state.recv(UdpSockRef::from(&*self.socket), bufs, meta) {
                 Ok(count) => {
-                    let is_batch = bufs.len().min(meta.len()) > 1;
-                    self.may_receive
-                        .store(!is_batch || count == bufs.len().min(meta.len()), Ordering::Relaxed);
+                    let room = bufs.len().min(meta.len());
+                    self.may_receive.store(room == 1 || count == room, Ordering::Relaxed);
+                    self.turns_to_yield.store(TURNS_BETWEEN_RECEIVES, Ordering::Relaxed);
                     return Poll::Ready(Ok(count));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.may_receive.store(false, Ordering::Relaxed),
@@ -272,16 +290,66 @@ mod tests {
         }
     }
 
-    /// A loopback socket always has room, so the state after a send that did not is made by hand.
-    #[test]
-    fn all_connections_that_wait_for_room_are_woken() {
+    fn on_every_driver<F: Future<Output = ()>>(test: fn() -> F) {
         for choice in [DriverChoice::Proactor, DriverChoice::Reactor] {
             let Ok(event_loop) = Builder::new().driver(choice).build() else {
                 println!("skipped {choice:?}");
                 continue;
             };
-            event_loop.run_until_complete(wait_for_room()).expect("the loop runs");
+            event_loop.run_until_complete(test()).expect("the loop runs");
         }
+    }
+
+    #[test]
+    fn other_tasks_run_between_a_receive_and_the_wait_for_more() {
+        on_every_driver(yield_between_receives);
+    }
+
+    async fn yield_between_receives() {
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let addr = receiver.local_addr().unwrap();
+        let receiver = Socket::new(receiver).unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let count = Arc::new(Count::default());
+        let waker = Waker::from(count.clone());
+        // The length of the datagram that was received.
+        let receive = || {
+            let (mut a, mut b) = ([0; 64], [0; 64]);
+            let mut metas = [RecvMeta::default(); 2];
+            let mut bufs = [IoSliceMut::new(&mut a), IoSliceMut::new(&mut b)];
+            match receiver.poll_recv(&mut Context::from_waker(&waker), &mut bufs, &mut metas) {
+                Poll::Ready(result) => {
+                    assert_eq!(result.unwrap(), 1);
+                    Some(metas[0].len)
+                }
+                Poll::Pending => None,
+            }
+        };
+        for len in [3, 5] {
+            sender.send_to(&[7; 8][..len], addr).unwrap();
+            // The second datagram is received after a wait for readiness, the first at once.
+            while receive() != Some(len) {
+                windlass::time::sleep(Duration::from_millis(1)).await;
+            }
+            let wakes = count.0.load(Ordering::Relaxed);
+            for turn in 1..=TURNS_BETWEEN_RECEIVES {
+                assert_eq!(receive(), None);
+                assert_eq!(count.0.load(Ordering::Relaxed), wakes + usize::from(turn));
+            }
+            assert_eq!(receive(), None);
+            windlass::task::yield_now().await;
+            assert_eq!(
+                count.0.load(Ordering::Relaxed),
+                wakes + usize::from(TURNS_BETWEEN_RECEIVES),
+                "woken without a datagram"
+            );
+        }
+    }
+
+    /// A loopback socket always has room, so the state after a send that did not is made by hand.
+    #[test]
+    fn all_connections_that_wait_for_room_are_woken() {
+        on_every_driver(wait_for_room);
     }
 
     async fn wait_for_room() {
