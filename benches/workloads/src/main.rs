@@ -19,6 +19,10 @@
 //!
 //! `--cores all` compares HTTP servers that use every core: a pool of shards, as many processes with `SO_REUSEPORT`, which share
 //! nothing, and tokio's multi-threaded runtime. The load runs on the same cores.
+//!
+//! `--rate N` offers N HTTP requests per second, whether or not earlier ones were answered, to a pool of one shard and to one
+//! with a shard for each core: the CPU time that a request takes more because the pool has more shards. As many processes show how much
+//! of it is due to the smaller batches of two cores.
 
 mod kit;
 mod load;
@@ -55,21 +59,33 @@ const ALL_CORES: [Kind; 5] = [
     ("reactor, shards", "reactor-shards", false),
 ];
 
+/// Pools under an offered rate, and processes, which share nothing: what shards cost beside them is the cost of the pool, and the
+/// rest that of smaller batches, because a core finds fewer requests when it is woken.
+const POOLS: [Kind; 6] = [
+    ("proactor, one shard", "proactor-shard", false),
+    ("proactor, processes", "proactor", true),
+    ("proactor, shards", "proactor-shards", false),
+    ("reactor, one shard", "reactor-shard", false),
+    ("reactor, processes", "reactor", true),
+    ("reactor, shards", "reactor-shards", false),
+];
+
 const USAGE: &str = "\
-usage: windlass-workloads [--only WORKLOAD,...] [--cores one|all] [--rounds N] [--seconds N] [--requests N]
+usage: windlass-workloads [--only WORKLOAD,...] [--cores one|all] [--rate N] [--rounds N] [--seconds N] [--requests N]
        windlass-workloads serve WORKLOAD RUNTIME PORT
 
 Measures servers and file copies on windlass next to the same on tokio: three minutes.
 
   --only WORKLOAD,...  only these: http1 (needs wrk), http2 (h2load), tls, resp (redis-benchmark), copy
   --cores one|all      one (default): server and load on a core each; all: HTTP servers that use every core
+  --rate N             N HTTP/1.1 requests per second by h2load, to pools of one shard and of one for each core
   --rounds N           interleaved rounds of every server (default 7)
   --seconds N          the length of a load by wrk and of those of tls and copy (default 2)
   --requests N         the requests of a load by h2load, a fifth of those by redis-benchmark (default 100000)
   --help               this text
 
 serve: only the server, for a load of your own; RUNTIME is tokio, proactor or reactor, and for HTTP also tokio-threads,
-proactor-shards or reactor-shards. Port 0 chooses a free one.";
+proactor-shards or reactor-shards, and -shard for a pool of one. Port 0 chooses a free one.";
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -96,17 +112,22 @@ fn main() {
             "--rounds" => amounts.rounds = number(value),
             "--seconds" => amounts.effort.seconds = number(value),
             "--requests" => amounts.effort.requests = number(value),
+            "--rate" => amounts.effort.rate = Some(number(value)),
             "--cores" if matches!(value, "one" | "all") => amounts.all_cores = value == "all",
             "--only" => amounts.only = value.split(',').map(named).collect(),
             _ => wrong(&format!("unknown option {name} {value}")),
         }
+    }
+    if amounts.effort.rate.is_some() {
+        amounts.all_cores = true;
+        amounts.only = vec![Workload::Http1];
     }
     if amounts.all_cores {
         amounts
             .only
             .retain(|workload| matches!(workload, Workload::Http1 | Workload::Http2));
     }
-    check_tools(&amounts.only);
+    check_tools(&amounts);
     match compare(&amounts) {
         Ok(0) => {}
         Ok(errors) => fail(&format!("{errors} requests failed")),
@@ -115,10 +136,11 @@ fn main() {
 }
 
 /// Exits if a selected workload needs a program that is not installed, before anything is measured.
-fn check_tools(only: &[Workload]) {
-    let missing: Vec<_> = only
+fn check_tools(amounts: &Amounts) {
+    let missing: Vec<_> = amounts
+        .only
         .iter()
-        .filter_map(|workload| Some((workload.name(), workload.missing_tool()?)))
+        .filter_map(|workload| Some((workload.name(), workload.missing_tool(&amounts.effort)?)))
         .collect();
     if missing.is_empty() {
         return;
@@ -129,7 +151,7 @@ fn check_tools(only: &[Workload]) {
     let packages: Vec<&str> = missing.iter().map(|(_, (_, package))| *package).collect();
     let others: Vec<&str> = Workload::ALL
         .iter()
-        .filter(|workload| workload.missing_tool().is_none())
+        .filter(|workload| workload.missing_tool(&amounts.effort).is_none())
         .map(|workload| workload.name())
         .collect();
     fail(&format!(
@@ -167,6 +189,7 @@ impl Default for Amounts {
             effort: Effort {
                 seconds: 2,
                 requests: 100_000,
+                rate: None,
             },
             only: Workload::ALL.to_vec(),
             all_cores: false,
@@ -178,9 +201,11 @@ impl Default for Amounts {
 fn compare(amounts: &Amounts) -> io::Result<usize> {
     let machine = Machine::look();
     let load_core = machine.pinned.map(|(_, load)| load).filter(|_| !amounts.all_cores);
-    let kinds: &[Kind] = match amounts.all_cores {
-        true => &ALL_CORES,
-        false => &ONE_CORE,
+    // Pairs of kinds within the table that are compared with each other.
+    let (kinds, pairs): (&[Kind], &[(usize, usize)]) = match (amounts.effort.rate, amounts.all_cores) {
+        (Some(_), _) => (&POOLS, &[(2, 0), (2, 1), (5, 3), (5, 4)]),
+        (None, true) => (&ALL_CORES, &[(2, 1), (4, 3)]),
+        (None, false) => (&ONE_CORE, &[]),
     };
     let mut errors = 0;
     let mut tables = String::new();
@@ -212,11 +237,10 @@ fn compare(amounts: &Amounts) -> io::Result<usize> {
         }
         errors += samples.iter().flatten().map(|sample| sample.errors).sum::<usize>();
         tables += &table(workload, &amounts.effort, kinds, &samples);
-        if amounts.all_cores {
-            for (driver, processes, shards) in [("proactor", 1, 2), ("reactor", 3, 4)] {
-                let [rate, cpu] = paired(&samples[shards], &samples[processes]);
-                tables += &format!("{driver}, shards against processes: {rate} x the requests, {cpu} x the CPU time\n");
-            }
+        for &(one, other) in pairs {
+            let [rate, cpu] = paired(&samples[one], &samples[other]);
+            let (one, other) = (kinds[one].0, kinds[other].0);
+            tables += &format!("{one}, against {other}: {rate} x the requests, {cpu} x the CPU time\n");
         }
         tables += "\n";
     }

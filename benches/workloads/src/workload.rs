@@ -21,7 +21,12 @@ pub enum Workload {
 pub struct Effort {
     pub seconds: usize,
     pub requests: usize,
+    /// HTTP/1.1 requests per second, independent of the answers.
+    pub rate: Option<usize>,
 }
+
+/// The connections of an offered rate.
+const CLIENTS: usize = 50;
 
 impl Effort {
     /// How long a load may take: a minute, the planned time, and a millisecond for each request.
@@ -94,7 +99,14 @@ impl Workload {
     fn tool(self, port: u16, effort: &Effort) -> (String, Vec<String>) {
         let (seconds, requests) = (effort.seconds, effort.requests);
         let (program, args) = match self {
-            Workload::Http1 => ("wrk", format!("-t 1 -c 256 -d {seconds} http://127.0.0.1:{port}/")),
+            Workload::Http1 => match effort.rate {
+                Some(rate) => {
+                    let each = rate.div_ceil(CLIENTS);
+                    let limits = format!("--h1 -c {CLIENTS} --rps {each} -D {seconds}");
+                    ("h2load", format!("{limits} http://127.0.0.1:{port}/"))
+                }
+                None => ("wrk", format!("-t 1 -c 256 -d {seconds} http://127.0.0.1:{port}/")),
+            },
             Workload::Http2 => ("h2load", format!("-n {requests} -c 64 -m 16 http://127.0.0.1:{port}/")),
             Workload::Resp => (
                 "redis-benchmark",
@@ -114,10 +126,10 @@ impl Workload {
     }
 
     /// The load's program, if it is not this one and not installed, and the Debian package that has it.
-    pub fn missing_tool(self) -> Option<(&'static str, &'static str)> {
+    pub fn missing_tool(self, effort: &Effort) -> Option<(&'static str, &'static str)> {
         let (tool, package) = match self {
-            Workload::Http1 => ("wrk", "wrk"),
-            Workload::Http2 => ("h2load", "nghttp2-client"),
+            Workload::Http1 if effort.rate.is_none() => ("wrk", "wrk"),
+            Workload::Http1 | Workload::Http2 => ("h2load", "nghttp2-client"),
             Workload::Resp => ("redis-benchmark", "redis-tools"),
             Workload::Tls | Workload::Copy => return None,
         };
@@ -134,8 +146,8 @@ impl Workload {
         let mut process = Process::start(command, core).map_err(failed)?;
         let text = process.all_output(effort.time_limit()).map_err(failed)?;
         let sample = match self {
-            Workload::Http1 => load::wrk(&text),
-            Workload::Http2 => load::h2load(&text),
+            Workload::Http1 if effort.rate.is_none() => load::wrk(&text),
+            Workload::Http1 | Workload::Http2 => load::h2load(&text),
             Workload::Resp => load::redis_benchmark(&text, 5 * effort.requests),
             Workload::Tls | Workload::Copy => load::ours(&text),
         };

@@ -18,8 +18,12 @@ async fn hello(_: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible
     Ok(Response::new(Full::new(Bytes::from_static(b"Hello, World!"))))
 }
 
-pub fn on_shards(driver: DriverChoice, addr: SocketAddr) {
-    let pool = windlass::shards::Builder::new().each_loop(move |_, builder| builder.driver(driver));
+/// On this many shards, or on one for each core.
+pub fn on_shards(driver: DriverChoice, count: Option<usize>, addr: SocketAddr) {
+    let mut pool = windlass::shards::Builder::new().each_loop(move |_, builder| builder.driver(driver));
+    if let Some(count) = count {
+        pool = pool.count(count);
+    }
     let pool = pool.build().expect("a pool");
     let listener = windlass::net::TcpListener::builder().nodelay(true);
     let listener = pool

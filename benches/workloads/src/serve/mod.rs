@@ -35,7 +35,12 @@ pub fn serve(workload: Workload, runtime: &str, addr: SocketAddr) {
                 http::tokio_connection,
             );
         }
-        ("proactor-shards" | "reactor-shards", Workload::Http1 | Workload::Http2) => http::on_shards(driver, addr),
+        ("proactor-shard" | "reactor-shard", Workload::Http1 | Workload::Http2) => {
+            http::on_shards(driver, Some(1), addr)
+        }
+        ("proactor-shards" | "reactor-shards", Workload::Http1 | Workload::Http2) => {
+            http::on_shards(driver, None, addr)
+        }
         _ => super::wrong(&format!("there is no server {} on {runtime}", workload.name())),
     }
 }
