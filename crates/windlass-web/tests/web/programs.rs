@@ -1,12 +1,33 @@
-//! The example server under curl, wrk and h2load, as a process of its own, until SIGTERM. A missing program is skipped.
+//! The example servers as processes of their own, under curl, wrk and h2load, until SIGTERM. A missing program is skipped.
 
-use std::io::{BufRead, BufReader, Read};
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
-/// A running example, killed if the test fails.
+/// A process that is killed if the test fails.
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Program {
+    /// Sends SIGTERM.
+    fn terminate(&self) {
+        let killed = Command::new("kill").arg(self.0.id().to_string()).status();
+        assert!(killed.unwrap().success());
+    }
+}
+
+/// A running example server, and its output.
 struct Server {
-    child: Child,
+    program: Program,
     addr: String,
     output: BufReader<std::process::ChildStdout>,
 }
@@ -28,29 +49,17 @@ impl Server {
             .strip_prefix("listening on ")
             .expect("the server's first line")
             .to_owned();
-        Server { child, addr, output }
+        let program = Program(child);
+        Server { program, addr, output }
     }
 
     /// Sends SIGTERM, and expects an orderly end.
     fn stop(mut self) {
-        assert!(
-            Command::new("kill")
-                .arg(self.child.id().to_string())
-                .status()
-                .unwrap()
-                .success()
-        );
+        self.program.terminate();
         let mut rest = String::new();
         self.output.read_to_string(&mut rest).unwrap();
         assert_eq!(rest, "stopped\n");
-        assert!(self.child.wait().unwrap().success());
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        assert!(self.program.0.wait().unwrap().success());
     }
 }
 
@@ -200,4 +209,64 @@ fn the_example_under_load() {
         server.stop();
     }
     std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// `serve_shards` on all cores, until SIGTERM.
+#[cfg(unix)]
+#[test]
+fn the_example_on_shards() {
+    let example = example("shards");
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    for driver in ["proactor", "reactor"] {
+        if windlass::Builder::new()
+            .driver(driver.parse().unwrap())
+            .build()
+            .is_err()
+        {
+            println!("skipped: {driver}");
+            continue;
+        }
+        let (mut program, addr) = start_on_free_port(&example, driver);
+        let shards: BTreeSet<usize> = (0..64).map(|_| shard_of_answer(&addr)).collect();
+        assert!(shards.iter().all(|&shard| shard < cpus), "{shards:?}");
+        assert_eq!(shards.len() > 1, cpus > 1, "64 connections, {cpus} shards: {shards:?}");
+        program.terminate();
+        assert!(program.0.wait().unwrap().success(), "an orderly end");
+    }
+}
+
+/// Starts the example, and waits until it answers. Another process may take the port first: then it ends, and another port is tried.
+fn start_on_free_port(example: &Path, driver: &str) -> (Program, String) {
+    for _ in 0..10 {
+        let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let addr = addr.to_string();
+        let mut child = Command::new(example)
+            .arg(&addr)
+            .env("WINDLASS_DRIVER", driver)
+            .spawn()
+            .unwrap();
+        while child.try_wait().unwrap().is_none() {
+            if TcpStream::connect(&addr).is_ok() {
+                return (Program(child), addr);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    panic!("the example does not start");
+}
+
+/// The shard that serves a new connection.
+fn shard_of_answer(addr: &str) -> usize {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    stream
+        .write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let shard = answer
+        .split_once("\r\n\r\nhello from shard ")
+        .map(|(_, shard)| shard.trim());
+    shard
+        .and_then(|shard| shard.parse().ok())
+        .unwrap_or_else(|| panic!("{answer}"))
 }
