@@ -17,14 +17,14 @@ mod cached;
 #[cfg(all(
     target_os = "linux",
     any(target_arch = "x86_64", target_arch = "aarch64"),
-    not(sanitized)
+    not(any(sanitized, miri))
 ))]
 #[path = "raw_calls.rs"]
 mod calls;
 #[cfg(not(all(
     target_os = "linux",
     any(target_arch = "x86_64", target_arch = "aarch64"),
-    not(sanitized)
+    not(any(sanitized, miri))
 )))]
 use libc as calls;
 pub(crate) mod files;
