@@ -56,7 +56,7 @@ impl fmt::Display for Machine {
         )?;
         match self.pinned {
             Some((server, load)) => write!(f, "servers on core {server}, load on core {load}")?,
-            None => write!(f, "servers and load share the core")?,
+            None => write!(f, "servers and load share all cores")?,
         }
         if self.are_siblings {
             write!(f, ", hyper-threads of one core")?;

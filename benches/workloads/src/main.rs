@@ -199,8 +199,11 @@ impl Default for Amounts {
 
 /// Prints the tables, and returns the number of failed requests.
 fn compare(amounts: &Amounts) -> io::Result<usize> {
-    let machine = Machine::look();
-    let load_core = machine.pinned.map(|(_, load)| load).filter(|_| !amounts.all_cores);
+    let mut machine = Machine::look();
+    if amounts.all_cores {
+        machine.pinned = None;
+    }
+    let load_core = machine.pinned.map(|(_, load)| load);
     // Pairs of kinds within the table that are compared with each other.
     let (kinds, pairs): (&[Kind], &[(usize, usize)]) = match (amounts.effort.rate, amounts.all_cores) {
         (Some(_), _) => (&POOLS, &[(2, 0), (2, 1), (5, 3), (5, 4)]),
@@ -212,7 +215,7 @@ fn compare(amounts: &Amounts) -> io::Result<usize> {
     let mut progress = Progress::new(amounts.only.len() * amounts.rounds * kinds.len());
     for &workload in &amounts.only {
         let start = |kind: &Kind| {
-            Server::start(workload, kind, &machine, amounts.all_cores)
+            Server::start(workload, kind, &machine)
                 .map_err(|error| io::Error::new(error.kind(), format!("{}, {}: {error}", workload.name(), kind.0)))
         };
         let servers = kinds.iter().map(start).collect::<io::Result<Vec<Server>>>()?;

@@ -19,10 +19,10 @@ pub struct Server {
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Server {
-    /// Starts the server on an ephemeral port, on one core unless `all_cores`. Further processes get the same port.
-    pub fn start(workload: Workload, kind: &Kind, machine: &Machine, all_cores: bool) -> io::Result<Server> {
+    /// Starts the server on an ephemeral port, on the machine's core for servers, if it has one. Further processes get the same port.
+    pub fn start(workload: Workload, kind: &Kind, machine: &Machine) -> io::Result<Server> {
         let (_, runtime, is_per_core) = *kind;
-        let core = machine.server_core().filter(|_| !all_cores);
+        let core = machine.server_core();
         let mut server = Server {
             processes: Vec::new(),
             port: 0,
