@@ -177,6 +177,18 @@ fn exercise(server: &Server, curl_args: &[&str], scheme: &str) {
     }
 }
 
+/// The names of the drivers that this machine supports.
+fn available_drivers() -> Vec<&'static str> {
+    let is_available = |name: &&str| {
+        let driver = windlass::Builder::new().driver(name.parse().unwrap());
+        driver
+            .build()
+            .inspect_err(|error| println!("skipped: {name}: {error}"))
+            .is_ok()
+    };
+    ["proactor", "reactor"].into_iter().filter(is_available).collect()
+}
+
 #[cfg(unix)]
 #[test]
 fn the_example_under_load() {
@@ -189,15 +201,7 @@ fn the_example_under_load() {
     std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
     let (cert, key) = (cert.to_str().unwrap(), key.to_str().unwrap());
     let files = env!("CARGO_MANIFEST_DIR");
-    for driver in ["proactor", "reactor"] {
-        if windlass::Builder::new()
-            .driver(driver.parse().unwrap())
-            .build()
-            .is_err()
-        {
-            println!("skipped: {driver}");
-            continue;
-        }
+    for driver in available_drivers() {
         let server = Server::start(&example, &["--driver", driver, "--files", files]);
         exercise(&server, &[], "http");
         server.stop();
@@ -217,15 +221,7 @@ fn the_example_under_load() {
 fn the_example_on_shards() {
     let example = example("shards");
     let cpus = std::thread::available_parallelism().unwrap().get();
-    for driver in ["proactor", "reactor"] {
-        if windlass::Builder::new()
-            .driver(driver.parse().unwrap())
-            .build()
-            .is_err()
-        {
-            println!("skipped: {driver}");
-            continue;
-        }
+    for driver in available_drivers() {
         let (mut program, addr) = start_on_free_port(&example, driver);
         let shards: BTreeSet<usize> = (0..64).map(|_| shard_of_answer(&addr)).collect();
         assert!(shards.iter().all(|&shard| shard < cpus), "{shards:?}");
