@@ -23,6 +23,12 @@ impl TaskKey {
     pub(crate) fn index(self) -> u32 {
         (self.0 >> 32) as u32
     }
+
+    /// The lower half of the task's id.
+    #[inline]
+    pub(crate) fn low_id(self) -> u64 {
+        self.0 & u64::from(u32::MAX)
+    }
 }
 
 impl LoopCore {

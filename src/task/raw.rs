@@ -42,7 +42,7 @@
 //!
 //! # Field access
 //!
-//! - `vtable`, `inbox`, `id`, `origin` and the id in `span`: written before the task is shared, then read only. Wakers
+//! - `vtable`, `inbox`, `id_high`, `key`, `origin` and the id in `span`: written before the task is shared, then read only. Wakers
 //!   read `inbox` and that id on any thread.
 //! - The cells of the header: loop's thread only. The user's code (wakers, destructors) never runs while a cell's
 //!   content is borrowed: contents are taken out first.
@@ -113,9 +113,9 @@ const REF: u32 = 4;
 pub(crate) struct Header {
     /// `QUEUED_REMOTE`, `DONE` and the reference count. The only field that other threads modify.
     state: AtomicU32,
-    /// The index in the loop's task list; valid until `DONE`. This and the other cells: loop's thread only.
-    index: Cell<u32>,
-    /// Operations and child sets that this task left behind and that have not ended. Not finished while above zero.
+    /// The upper half of the id; the lower one is in `key`.
+    id_high: u32,
+    /// This and the other cells: loop's thread only. Operations and child sets that this task left behind and that have not ended. Not finished while above zero.
     orphans: Cell<u32>,
     /// Whether a [`Runnable`] of this task is in the ready queue.
     is_ready: Cell<bool>,
@@ -127,7 +127,9 @@ pub(crate) struct Header {
     vtable: &'static VTable,
     /// Where wakes from other threads go. Its address also identifies the loop that the task belongs to.
     inbox: Arc<Inbox<RemoteEvent>>,
-    id: TaskId,
+    /// The index in the loop's task list, valid until `DONE`, and the lower half of the id. One word, because every operation
+    /// and every timer stores it.
+    key: Cell<TaskKey>,
     /// The approximate time of the last poll, for dumps; [`NEVER`](Instant::NEVER) before the first.
     polled_at: Cell<Instant>,
     /// For dumps: what the task waits for, where no operation or timer shows it.
@@ -375,7 +377,7 @@ unsafe fn create_unchecked<F: Future>(
             header: Header {
                 // The list's reference and the join handle's.
                 state: AtomicU32::new(2 * REF),
-                index: Cell::new(0),
+                id_high: (id.0 >> 32) as u32,
                 orphans: Cell::new(0),
                 is_ready: Cell::new(false),
                 cancel_requested: Cell::new(false),
@@ -383,7 +385,7 @@ unsafe fn create_unchecked<F: Future>(
                 joinable: Cell::new(true),
                 vtable,
                 inbox,
-                id,
+                key: Cell::new(TaskKey::NONE),
                 polled_at: Cell::new(Instant::NEVER),
                 wait_reason: Cell::new(PackedReason::NONE),
                 origin,
@@ -396,7 +398,7 @@ unsafe fn create_unchecked<F: Future>(
             stage: UnsafeCell::new(Stage::Running(future)),
         });
     }
-    raw.header().index.set(core.tasks.insert(raw));
+    raw.header().key.set(TaskKey::new(core.tasks.insert(raw), id.0));
     crate::diagnostics::trace::task_spawned(raw.id(), raw.name(), spawned_at);
     JoinHandle::new(raw)
 }
@@ -413,7 +415,8 @@ impl RawTask {
     }
 
     pub(crate) fn id(self) -> TaskId {
-        self.header().id
+        let header = self.header();
+        TaskId(u64::from(header.id_high) << 32 | header.key.get().low_id())
     }
 
     #[inline]
@@ -454,7 +457,7 @@ impl RawTask {
     /// For waiters of this loop. Valid until the task is done.
     #[inline]
     pub(crate) fn key(self) -> TaskKey {
-        TaskKey::new(self.header().index.get(), self.header().id.0)
+        self.header().key.get()
     }
 
     /// The data pointer of the task's wakers.
@@ -723,8 +726,8 @@ impl RawTask {
     /// it a second time.
     fn finish(self, core: &LoopCore) {
         let header = self.header();
-        let id = header.id;
-        let listed = core.tasks.remove(header.index.get());
+        let id = self.id();
+        let listed = core.tasks.remove(header.key.get().index());
         debug_assert!(listed == Some(self));
         // With orphans, the last `Owner` takes these.
         let (joiner, membership) = match header.orphans.get() {
