@@ -15,6 +15,7 @@ pub mod delay_queue;
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
@@ -24,9 +25,9 @@ use futures_core::Stream;
 pub use self::delay_queue::DelayQueue;
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::loop_id::LoopId;
-use crate::event_loop::timers::{Action, TimerId};
+use crate::event_loop::timers::{Action, Timer};
 pub use crate::sys::Instant;
-use crate::task::{KeptLeftovers, Leftovers};
+use crate::task::{KeptLeftovers, Leftovers, RawTask};
 
 impl Instant {
     /// The time of the current loop's clock, which may be virtual; outside of a loop, of the system's monotonic clock.
@@ -80,14 +81,14 @@ pub fn wall_now() -> SystemTime {
 pub fn sleep(duration: Duration) -> Sleep {
     match LoopCore::try_current() {
         Some(core) => sleep_until(core.now() + duration),
-        None => Sleep::new(Phase::For, Instant::from_origin(duration)),
+        None => Sleep::new(Home::FOR, Instant::from_origin(duration)),
     }
 }
 
 /// Waits until the loop's clock reaches `deadline`.
 #[inline]
 pub fn sleep_until(deadline: Instant) -> Sleep {
-    Sleep::new(Phase::Until, deadline)
+    Sleep::new(Home::UNTIL, deadline)
 }
 
 /// The future returned by [`sleep`] and [`sleep_until`].
@@ -99,23 +100,33 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
 pub struct Sleep {
     /// The deadline; before the first poll of a sleep that was made outside of a loop, the duration.
     when: Instant,
-    /// The loop of the timer, while there is one.
-    home: Option<LoopId>,
-    /// Valid if `home` is set.
-    timer: TimerId,
-    /// Valid if `home` is not set.
-    phase: Phase,
+    home: Home,
+    /// Initialised if `home` is a loop: its timers made it.
+    timer: MaybeUninit<Timer>,
 }
 
-/// What a sleep without a timer does when it is polled.
+/// The loop of a sleep's timer, or, without a timer, what the next poll does. One word, so that the first poll tests it once.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// Sets a timer for a deadline that counts from now.
-    For,
+struct Home(i64);
+
+impl Home {
     /// Sets a timer for the deadline.
-    Until,
-    /// Nothing: it has ended.
-    Over,
+    const UNTIL: Home = Home(0);
+    /// Sets a timer for a deadline that counts from now.
+    const FOR: Home = Home(-1);
+    /// Nothing: the sleep has ended.
+    const OVER: Home = Home(-2);
+
+    #[inline]
+    fn of(core: &LoopCore) -> Home {
+        Home(core.id().to_i64())
+    }
+
+    /// The loop, if there is a timer.
+    #[inline]
+    fn id(self) -> Option<LoopId> {
+        LoopId::from_i64(self.0)
+    }
 }
 
 impl Sleep {
@@ -134,39 +145,83 @@ impl Sleep {
     /// ```
     pub fn reset(&mut self, deadline: Instant) {
         self.when = deadline;
-        self.phase = Phase::Until;
-        let Some(home) = self.home else { return };
-        match home.with(|core| core.reset_timer(self.timer, deadline)) {
-            Some(Some(timer)) => self.timer = timer,
+        let Some((home, timer)) = self.timer() else {
+            self.home = Home::UNTIL;
+            return;
+        };
+        match home.with(|core| core.reset_timer(timer.id, deadline)) {
+            Some(Some(timer)) => self.timer = MaybeUninit::new(timer),
             // A timer that has fired has woken its task; the task's next poll starts the new timer.
-            Some(None) => self.home = None,
-            None => self.cancel(home),
+            Some(None) => self.home = Home::UNTIL,
+            None => self.cancel(),
         }
     }
 
     /// When the sleep ends; `None` once it has ended, or before the first poll if it was made outside of a loop.
     pub fn deadline(&self) -> Option<Instant> {
-        (self.home.is_some() || self.phase == Phase::Until).then_some(self.when)
+        (self.home != Home::OVER && self.home != Home::FOR).then_some(self.when)
     }
 
     #[inline]
-    fn new(phase: Phase, when: Instant) -> Sleep {
+    fn new(home: Home, when: Instant) -> Sleep {
         Sleep {
             when,
-            home: None,
-            timer: TimerId::NONE,
-            phase,
+            home,
+            timer: MaybeUninit::uninit(),
         }
     }
 
-    /// Sets a timer of this loop.
-    #[inline]
+    /// The timer, and the loop whose timers made it.
+    #[inline(always)]
+    fn timer(&self) -> Option<(LoopId, Timer)> {
+        // SAFETY: it is initialised, because there is a loop.
+        self.home.id().map(|home| (home, unsafe { self.timer.assume_init() }))
+    }
+
+    #[inline(always)]
+    fn set_timer(&mut self, core: &LoopCore, timer: Timer) {
+        self.timer = MaybeUninit::new(timer);
+        self.home = Home::of(core);
+    }
+
+    /// The first poll: sets a timer. Calls nothing and saves no register in the most frequent case: in a task, a timer of more
+    /// than a second, with the heap entry of a cancelled one.
+    #[inline(never)]
     fn start(&mut self, core: &LoopCore, cx: &Context<'_>) -> Poll<()> {
-        self.timer = match core.task_polled_with(cx) {
-            Some(task) => core.add_wake_timer(self.when, task.key()),
-            None => add_foreign(core, self.when, cx),
+        match self.try_start::<true>(core, cx) {
+            true => Poll::Pending,
+            false => self.start_short(core, cx),
+        }
+    }
+
+    #[inline(never)]
+    fn start_short(&mut self, core: &LoopCore, cx: &Context<'_>) -> Poll<()> {
+        match self.try_start::<false>(core, cx) {
+            true => Poll::Pending,
+            false => self.start_on(core, cx),
+        }
+    }
+
+    #[inline(always)]
+    fn try_start<const LONG: bool>(&mut self, core: &LoopCore, cx: &Context<'_>) -> bool {
+        if let Some(task) = core.task_polled_with(cx)
+            && let Some(timer) = core.try_add_wake_timer::<LONG>(self.when, task.key())
+        {
+            self.set_timer(core, timer);
+            return true;
+        }
+        false
+    }
+
+    /// Sets a timer of this loop.
+    #[cold]
+    #[inline(never)]
+    fn start_on(&mut self, core: &LoopCore, cx: &Context<'_>) -> Poll<()> {
+        let action = match core.task_polled_with(cx) {
+            Some(task) => Action::WakeTask(task.key()),
+            None => Action::Wake(cx.waker().clone()),
         };
-        self.home = Some(core.id());
+        self.set_timer(core, core.add_timer(self.when, action));
         Poll::Pending
     }
 
@@ -175,22 +230,45 @@ impl Sleep {
     fn start_now(&mut self, core: &LoopCore, cx: &Context<'_>) -> Poll<()> {
         self.when = core.now() + self.when.since_origin();
         // A later `reset` or a poll on another loop keeps the deadline.
-        self.phase = Phase::Until;
-        self.start(core, cx)
+        self.home = Home::UNTIL;
+        self.start_on(core, cx)
     }
 
-    fn cancel(&mut self, home: LoopId) {
-        home.cancel_timer(self.timer);
-        self.home = None;
+    #[inline(always)]
+    fn cancel(&mut self) {
+        if let Some((home, timer)) = self.timer() {
+            self.home = Home::UNTIL;
+            // SAFETY: the timers of `home` made it.
+            unsafe { home.cancel_timer(timer) };
+        }
     }
 
-    /// Polls a sleep that has a timer of `core`.
+    /// Every poll but the first.
     #[inline(never)]
-    fn poll_timer(&mut self, core: &LoopCore, cx: &Context<'_>) -> Poll<()> {
-        // `have_fired_until` usually avoids looking up the timer, which may be cold in the CPU cache.
-        if core.have_fired_until(self.when) || !rewake(core, self.timer, cx) {
-            self.home = None;
-            self.phase = Phase::Over;
+    fn poll_again(&mut self, cx: &Context<'_>) -> Poll<()> {
+        match self.timer() {
+            Some((home, timer)) => match LoopCore::try_current() {
+                // SAFETY: the timers of `home` made it.
+                Some(core) if core.id() == home => unsafe { self.poll_timer(core, timer, cx) },
+                _ => self.poll_elsewhere(home, timer, cx),
+            },
+            None if self.home == Home::OVER => Poll::Ready(()),
+            None if self.home == Home::UNTIL => self.start_on(LoopCore::current("sleep"), cx),
+            None => self.start_now(LoopCore::current("sleep"), cx),
+        }
+    }
+
+    /// Polls a sleep that has this timer.
+    ///
+    /// # Safety
+    ///
+    /// The timers of `core` made it.
+    #[inline]
+    unsafe fn poll_timer(&mut self, core: &LoopCore, timer: Timer, cx: &Context<'_>) -> Poll<()> {
+        // `have_fired_until` usually avoids looking at the timer, which may be cold in the CPU cache.
+        // SAFETY: the caller's promise.
+        if core.have_fired_until(self.when) || !unsafe { rewake(core, timer, cx) } {
+            self.home = Home::OVER;
             return Poll::Ready(());
         }
         Poll::Pending
@@ -198,15 +276,16 @@ impl Sleep {
 
     /// Polls a sleep that has a timer of another loop than the current one.
     #[cold]
-    fn poll_elsewhere(&mut self, home: LoopId, cx: &Context<'_>) -> Poll<()> {
+    fn poll_elsewhere(&mut self, home: LoopId, timer: Timer, cx: &Context<'_>) -> Poll<()> {
         let Some(core) = LoopCore::try_current() else {
             return match home.on_this_thread() {
-                Some(core) => self.poll_timer(&core, cx),
-                None => self.start(LoopCore::current("sleep"), cx),
+                // SAFETY: the timers of `home` made it.
+                Some(core) => unsafe { self.poll_timer(&core, timer, cx) },
+                None => self.start_on(LoopCore::current("sleep"), cx),
             };
         };
-        self.cancel(home);
-        self.start(core, cx)
+        self.cancel();
+        self.start_on(core, cx)
     }
 }
 
@@ -215,64 +294,49 @@ impl Future for Sleep {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if let Some(home) = self.home {
-            return match LoopCore::try_current() {
-                Some(core) if core.id() == home => self.poll_timer(core, cx),
-                _ => self.poll_elsewhere(home, cx),
-            };
-        }
-        match self.phase {
-            Phase::Until => self.start(LoopCore::current("sleep"), cx),
-            Phase::For => self.start_now(LoopCore::current("sleep"), cx),
-            Phase::Over => Poll::Ready(()),
+        // Here and in `drop`, the current loop is found by inlined code: a library accesses a thread-local as if by a call.
+        match LoopCore::try_running() {
+            Some(core) if self.home == Home::UNTIL => self.start(core, cx),
+            _ => self.poll_again(cx),
         }
     }
-}
-
-/// Adds a timer for a waker that is not the current task's.
-#[cold]
-fn add_foreign(core: &LoopCore, when: Instant, cx: &Context<'_>) -> TimerId {
-    let waker = cx.waker().clone();
-    core.add_timer(when, Action::Wake(waker))
 }
 
 /// Makes a timer wake the current poll's waker. False if the timer has fired.
-fn rewake(core: &LoopCore, id: TimerId, cx: &Context<'_>) -> bool {
-    let task = core.task_polled_with(cx);
-    match (core.timers.borrow_mut().get(id), task) {
-        (None, _) => return false,
-        (Some(Action::WakeTask(key)), Some(task)) if *key == task.key() => return true,
-        (Some(Action::Wake(waker)), None) if waker.will_wake(cx.waker()) => return true,
-        _ => {}
+///
+/// # Safety
+///
+/// The timers of this loop made it.
+#[inline]
+unsafe fn rewake(core: &LoopCore, timer: Timer, cx: &Context<'_>) -> bool {
+    let task = core.task_polled_with(cx).map(RawTask::key);
+    // SAFETY: the caller's promise.
+    match unsafe { core.timers.would_wake(timer, task, cx.waker()) } {
+        None => return false,
+        Some(true) => return true,
+        Some(false) => {}
     }
-    let mut action = match task {
-        Some(task) => Action::WakeTask(task.key()),
+    let action = match task {
+        Some(task) => Action::WakeTask(task),
         None => Action::Wake(cx.waker().clone()),
     };
     // Cloning a waker is foreign code: the timer may have fired inside it and woken only the old waker.
-    match core.timers.borrow_mut().get(id) {
-        Some(current) => std::mem::swap(current, &mut action),
-        None => return false,
-    }
-    true
+    core.timers.replace(timer.id, action).is_ok()
 }
 
 impl Drop for Sleep {
     #[inline]
     fn drop(&mut self) {
-        if let Some(home) = self.home {
-            home.cancel_timer(self.timer);
-        }
+        self.cancel();
     }
 }
 
 impl fmt::Debug for Sleep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.phase {
-            _ if self.home.is_some() => write!(f, "Sleep(until {:?})", self.when.since_origin()),
-            Phase::Until => write!(f, "Sleep(until {:?})", self.when.since_origin()),
-            Phase::For => write!(f, "Sleep(for {:?})", self.when.since_origin()),
-            Phase::Over => write!(f, "Sleep(over)"),
+        match self.home {
+            Home::FOR => write!(f, "Sleep(for {:?})", self.when.since_origin()),
+            Home::OVER => write!(f, "Sleep(over)"),
+            _ => write!(f, "Sleep(until {:?})", self.when.since_origin()),
         }
     }
 }
@@ -358,15 +422,27 @@ impl<F> Timeout<F> {
 impl<F: Future> Future for Timeout<F> {
     type Output = Result<F::Output, Elapsed>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // SAFETY: `future` is never moved, and dropped in place below; the rest is `Unpin`.
-        let state = unsafe { &mut self.get_unchecked_mut().state };
-        if let TimeoutState::Running { future, sleep } = state {
+        // SAFETY: `future` is never moved, and dropped in place by `poll_expired`; the rest is `Unpin`.
+        let this = unsafe { self.get_unchecked_mut() };
+        if let TimeoutState::Running { future, sleep } = &mut this.state {
             // SAFETY: as above.
             if let Poll::Ready(output) = unsafe { Pin::new_unchecked(future) }.poll(cx) {
                 return Poll::Ready(Ok(output));
             }
             std::task::ready!(Pin::new(sleep).poll(cx));
+        }
+        this.poll_expired(cx).map(|()| Err(Elapsed))
+    }
+}
+
+impl<F> Timeout<F> {
+    /// Drops the future if that was not done before, and waits for what it left behind.
+    #[cold]
+    fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let state = &mut self.state;
+        if let TimeoutState::Running { .. } = state {
             let leftovers = Leftovers::of(|| *state = TimeoutState::Expired(None));
             *state = TimeoutState::Expired(leftovers.poll_or_keep(cx));
         } else if let TimeoutState::Expired(Some(leftovers)) = state {
@@ -374,7 +450,7 @@ impl<F: Future> Future for Timeout<F> {
             *state = TimeoutState::Expired(None);
         }
         match state {
-            TimeoutState::Expired(None) => Poll::Ready(Err(Elapsed)),
+            TimeoutState::Expired(None) => Poll::Ready(()),
             _ => Poll::Pending,
         }
     }

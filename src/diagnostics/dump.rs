@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::diagnostics::BackgroundTask;
 use crate::event_loop::EventLoop;
 use crate::event_loop::core::LoopCore;
-use crate::event_loop::timers::Action;
+use crate::event_loop::timers::Wakes;
 use crate::signal::{SignalKind, signal};
 use crate::sys::Fd;
 use crate::task::{Builder, RawTask, TaskId};
@@ -104,7 +104,7 @@ pub enum Waiting {
 impl LoopCore {
     pub(crate) fn dump(&self) -> Dump {
         let now = self.now();
-        let (timers, tasks) = (self.timers.borrow(), &self.tasks);
+        let (timers, tasks) = (&self.timers, &self.tasks);
         let mut dumps: Vec<TaskDump> = Vec::with_capacity(tasks.len());
         // One pass over everything that holds wakers, not one per task.
         let mut index_of = std::collections::HashMap::with_capacity(tasks.len());
@@ -139,11 +139,11 @@ impl LoopCore {
                 add(address, Waiting::Op { name, fd });
             }
         });
-        for (when, action) in timers.iter() {
-            let address = match action {
-                Action::WakeTask(key) => self.task_of(*key).map(RawTask::address),
-                Action::Wake(waker) => Some(waker.data()),
-                Action::Call(_) => None,
+        for (when, wakes) in timers.iter() {
+            let address = match wakes {
+                Wakes::Task(key) => self.task_of(key).map(RawTask::address),
+                Wakes::Waker(data) => Some(data),
+                Wakes::Nothing => None,
             };
             if let Some(address) = address {
                 let left = match when {

@@ -52,7 +52,7 @@ impl LoopCore {
     #[track_caller]
     pub(crate) fn call_at(&self, when: Instant, function: impl FnOnce() + 'static) -> TimerHandle {
         let callback = callback(function);
-        let id = self.add_timer(when, Action::Call(callback.clone()));
+        let id = self.add_timer(when, Action::Call(callback.clone())).id;
         if self.is_closed() {
             self.cancel_timer(id);
             callback.cancel();

@@ -34,7 +34,7 @@ use crate::event_loop::ready::ReadyQueue;
 pub(crate) use crate::event_loop::remote_event::RemoteEvent;
 use crate::event_loop::task_key::TaskKey;
 use crate::event_loop::task_list::TaskList;
-use crate::event_loop::timers::{Action, TimerId, Timers};
+use crate::event_loop::timers::{Action, Timer, TimerId, Timers};
 use crate::inflight::watch::Watcher;
 use crate::inflight::{OpTable, ReadBatch};
 use crate::peer::PeerLink;
@@ -77,7 +77,7 @@ pub(crate) struct LoopCore {
     /// The buffers for large receives, once there was one.
     pub(crate) large_pool: OnceCell<Option<Rc<BufferPool>>>,
     pub(crate) ready: ReadyQueue,
-    pub(crate) timers: RefCell<Timers>,
+    pub(crate) timers: Timers,
     /// Tasks whose poll is interrupted by the nested poll of a newly spawned task; the innermost is the last.
     polling_stack: RefCell<Vec<RawTask>>,
     /// Every task that has not finished.
@@ -170,7 +170,7 @@ impl LoopCore {
             pool: OnceCell::new(),
             large_pool: OnceCell::new(),
             ready: ReadyQueue::default(),
-            timers: RefCell::new(Timers::new(slack, has_virtual_clock)),
+            timers: Timers::new(slack, has_virtual_clock),
             polling_stack: RefCell::default(),
             tasks: TaskList::default(),
             task_memory: TaskMemory::default(),
@@ -296,16 +296,16 @@ impl LoopCore {
         self.driver().control(call)
     }
 
-    pub(crate) fn add_timer(&self, when: Instant, action: Action) -> TimerId {
+    pub(crate) fn add_timer(&self, when: Instant, action: Action) -> Timer {
         if self.has_unaware_host() {
             return self.add_timer_hosted(when, action);
         }
-        self.timers.borrow_mut().add(self.times.recent(), when, action)
+        self.timers.add(self.times.recent(), when, action)
     }
 
     /// As `add_timer`, between turns: wakes the outer loop if the timer is due before all others.
     #[cold]
-    fn add_timer_hosted(&self, when: Instant, action: Action) -> TimerId {
+    fn add_timer_hosted(&self, when: Instant, action: Action) -> Timer {
         // The loop's recent time may be that of a turn long ago.
         let now = self.now();
         self.change_timers_hosted(|timers| timers.add(now, when, action))
@@ -313,32 +313,29 @@ impl LoopCore {
 
     /// Wakes the outer loop if the change makes a timer due before all others.
     #[cold]
-    fn change_timers_hosted<R>(&self, change: impl FnOnce(&mut Timers) -> R) -> R {
-        let mut timers = self.timers.borrow_mut();
-        let before = timers.exact_wake();
-        let result = change(&mut timers);
-        let first = timers.exact_wake();
-        let is_first = first.is_some() && first != before;
-        drop(timers);
-        if is_first {
+    fn change_timers_hosted<R>(&self, change: impl FnOnce(&Timers) -> R) -> R {
+        let before = self.timers.exact_wake();
+        let result = change(&self.timers);
+        let first = self.timers.exact_wake();
+        if first.is_some() && first != before {
             self.queued();
         }
         result
     }
 
-    /// Adds a timer that wakes a task of this loop.
-    #[inline]
-    pub(crate) fn add_wake_timer(&self, when: Instant, key: TaskKey) -> TimerId {
+    /// [`add_timer`](LoopCore::add_timer) in the most frequent case: see [`Timers::try_add_wake_task`].
+    #[inline(always)]
+    pub(crate) fn try_add_wake_timer<const LONG: bool>(&self, when: Instant, key: TaskKey) -> Option<Timer> {
         match self.has_unaware_host() {
-            false => self.timers.borrow_mut().add_wake_task(self.times.recent(), when, key),
-            true => self.add_timer_hosted(when, Action::WakeTask(key)),
+            false => self.timers.try_add_wake_task::<LONG>(self.times.recent(), when, key),
+            true => None,
         }
     }
 
     /// Changes the deadline of a timer, and its id: see [`Timers::reset`].
-    pub(crate) fn reset_timer(&self, id: TimerId, when: Instant) -> Option<TimerId> {
+    pub(crate) fn reset_timer(&self, id: TimerId, when: Instant) -> Option<Timer> {
         match self.has_unaware_host() {
-            false => self.timers.borrow_mut().reset(self.times.recent(), id, when),
+            false => self.timers.reset(self.times.recent(), id, when),
             true => {
                 let now = self.now();
                 self.change_timers_hosted(|timers| timers.reset(now, id, when))
@@ -346,17 +343,22 @@ impl LoopCore {
         }
     }
 
-    #[inline]
-    pub(crate) fn cancel_timer(&self, id: TimerId) {
-        if !self.timers.borrow_mut().cancel_wake_task(id) {
-            self.cancel_other_timer(id);
+    /// Cancels a timer. Nothing is called and no register saved if it wakes a task.
+    ///
+    /// # Safety
+    ///
+    /// This loop's timers made it.
+    #[inline(never)]
+    pub(crate) unsafe fn cancel_timer_fast(&self, timer: Timer) {
+        // SAFETY: the caller's promise.
+        if !unsafe { self.timers.cancel_wake_task(timer) } {
+            self.cancel_timer(timer.id);
         }
     }
 
     #[cold]
-    fn cancel_other_timer(&self, id: TimerId) {
-        let action = self.timers.borrow_mut().cancel(id);
-        drop(action);
+    pub(crate) fn cancel_timer(&self, id: TimerId) {
+        drop(self.timers.cancel(id));
     }
 
     pub(crate) fn next_task_id(&self) -> TaskId {

@@ -85,7 +85,7 @@ impl EventLoop {
     /// turn several times before it waits.
     pub fn next_deadline(&self) -> Option<Instant> {
         // Makes the time of the next wake-up exact.
-        self.core().timers.borrow_mut().exact_wake();
+        self.core().timers.exact_wake();
         match self.core().next_wait() {
             Wait::No | Wait::Poll => Some(self.time()),
             Wait::Until(deadline) | Wait::Between(_, deadline) => Some(deadline),

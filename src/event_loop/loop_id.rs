@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::event_loop::core::{LoopCore, RemoteEvent};
 use crate::event_loop::inbox::Inbox;
-use crate::event_loop::timers::TimerId;
+use crate::event_loop::timers::Timer;
 use crate::sys::{self, PerProcess};
 
 /// Identifies a loop. Never reused, not even by a loop of a forked child.
@@ -30,6 +30,18 @@ thread_local! {
 }
 
 impl LoopId {
+    /// As a positive number.
+    #[inline]
+    pub(crate) fn to_i64(self) -> i64 {
+        self.0.get() as i64
+    }
+
+    /// `None` for zero and negative numbers, which are no loop's.
+    #[inline]
+    pub(crate) fn from_i64(id: i64) -> Option<LoopId> {
+        u64::try_from(id).ok().and_then(NonZeroU64::new).map(LoopId)
+    }
+
     /// The loop, if it belongs to this thread. `None` also while the thread exits.
     #[cold]
     pub(crate) fn on_this_thread(self) -> Option<Rc<LoopCore>> {
@@ -50,19 +62,24 @@ impl LoopId {
     }
 
     /// Cancels a timer of the loop: at once on the loop's thread, from another thread in the loop's next turn.
+    ///
+    /// # Safety
+    ///
+    /// This loop's timers made `timer`.
     #[inline]
-    pub(crate) fn cancel_timer(self, timer: TimerId) {
-        match LoopCore::try_current() {
-            Some(core) if core.id() == self => core.cancel_timer(timer),
+    pub(crate) unsafe fn cancel_timer(self, timer: Timer) {
+        match LoopCore::try_running() {
+            // SAFETY: the caller's promise.
+            Some(core) if core.id() == self => unsafe { core.cancel_timer_fast(timer) },
             _ => self.cancel_timer_elsewhere(timer),
         }
     }
 
     #[cold]
-    fn cancel_timer_elsewhere(self, timer: TimerId) {
-        match self.on_this_thread() {
-            Some(core) => core.cancel_timer(timer),
-            None => self.send(RemoteEvent::CancelTimer(timer)),
+    #[inline(never)]
+    fn cancel_timer_elsewhere(self, timer: Timer) {
+        if self.with(|core| core.cancel_timer(timer.id)).is_none() {
+            self.send(RemoteEvent::CancelTimer(timer.id));
         }
     }
 

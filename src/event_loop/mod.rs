@@ -236,7 +236,7 @@ impl fmt::Debug for EventLoop {
             .field("driver", &core.driver.borrow().describe().name)
             .field("tasks", &core.tasks.len())
             .field("ready", &core.ready.len())
-            .field("timers", &core.timers.borrow().live())
+            .field("timers", &core.timers.live())
             .field("in_flight", &core.ops.in_flight())
             .field("closed", &core.closed.get())
             .finish()
@@ -245,7 +245,7 @@ impl fmt::Debug for EventLoop {
 
 impl LoopCore {
     pub(crate) fn counters(&self) -> Counters {
-        let timers = self.timers.borrow();
+        let timers = &self.timers;
         Counters {
             turns: self.counters.turns.get(),
             ran: self.counters.ran.get(),

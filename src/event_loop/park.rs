@@ -157,7 +157,7 @@ impl LoopCore {
             }
         }
         // Within a timer's slack there is nothing to wait for.
-        let due = self.timers.borrow_mut().next_deadline().or(deadline);
+        let due = self.timers.next_deadline().or(deadline);
         let Some(deadline) = due.filter(|&due| now < due) else {
             return Ok(now);
         };
@@ -171,7 +171,7 @@ impl LoopCore {
 
     /// A wait until `wake_at`, or until any time from the first deadline on if the slack of timers allows that.
     fn with_slack(&self, wake_at: Instant) -> Wait {
-        match self.timers.borrow_mut().earliest() {
+        match self.timers.earliest() {
             Some(earliest) if earliest + LEAST_SLACK <= wake_at => Wait::Between(earliest, wake_at),
             _ => Wait::Until(wake_at),
         }

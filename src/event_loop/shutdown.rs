@@ -197,7 +197,7 @@ impl LoopCore {
         while let Some(next) = self.ready.pop() {
             guard("a callback's destructor", || drop(next));
         }
-        while let Some(action) = { self.timers.borrow_mut().pop_any() } {
+        while let Some(action) = self.timers.pop_any() {
             guard("a callback's destructor", || drop(action));
         }
     }

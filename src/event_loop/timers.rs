@@ -17,21 +17,28 @@
 //! [`next_wake`](Timers::next_wake) settles only entries of the next second: an entry that is not settled at worst wakes the loop
 //! early, at most once per second. On a virtual clock every entry is settled, so that time advances in the same steps as ever.
 //!
-//! So that a program that cancels many timers does not accumulate parked slots, they are freed and the heap is rebuilt when there are
-//! more than 100 and more than half of all: a heap never has more than twice the entries of its live timers plus 100, and rebuilding
-//! costs amortized O(1) per cancelled timer.
+//! So that a program that cancels many timers does not accumulate parked slots, they are all freed and the heaps are rebuilt when
+//! there would be more than 100 and more than live timers: there are never more than twice the entries of the live timers plus 100,
+//! and rebuilding costs amortized O(1) per cancelled timer.
 //!
 //! Timers with equal deadlines fire in the order in which they were set: a sequence number, which is also the generation of the slot,
 //! decides.
 
+mod slack;
+mod slots;
+
+use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
+use std::ptr::NonNull;
 use std::rc::Rc;
 use std::task::Waker;
 use std::time::Duration;
 
 use dary_heap::{PeekMut, QuaternaryHeap};
-use slab::Slab;
 
+use self::slack::Slack;
+pub(crate) use self::slots::Wakes;
+use self::slots::{ParkedList, Slot, SlotTable};
 use crate::event_loop::callback::Callback;
 use crate::event_loop::task_key::TaskKey;
 use crate::time::Instant;
@@ -54,12 +61,16 @@ const HEAP_BITS: u32 = 3;
 const HEAPS: usize = 1 << HEAP_BITS;
 
 impl TimerId {
-    /// No timer has it: there are not as many slots.
-    pub(crate) const NONE: TimerId = TimerId(u64::MAX);
-
     #[inline]
     fn new(seq: u64, heap: usize, slot: usize) -> TimerId {
         TimerId((seq << HEAP_BITS | heap as u64) << SLOT_BITS | slot as u64)
+    }
+
+    /// The id of the next timer in the same slot and heap.
+    #[inline]
+    fn with_seq(self, seq: u64) -> TimerId {
+        let place = self.0 & ((1 << (HEAP_BITS + SLOT_BITS)) - 1);
+        TimerId(seq << (HEAP_BITS + SLOT_BITS) | place)
     }
 
     #[inline]
@@ -73,82 +84,62 @@ impl TimerId {
     }
 }
 
+/// A timer's id and the address of its slot. Plain data: only the timers that made it use the address, on their thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Timer {
+    pub(crate) id: TimerId,
+    slot: NonNull<Slot>,
+}
+
+// SAFETY: the address is used by methods of `Timers` only. They demand that these timers made it, and are not `Sync`.
+unsafe impl Send for Timer {}
+// SAFETY: as above.
+unsafe impl Sync for Timer {}
+
+impl Timer {
+    #[inline]
+    fn of(slot: &Slot) -> Timer {
+        Timer {
+            id: slot.id.get(),
+            slot: NonNull::from(slot),
+        }
+    }
+}
+
+/// Changed through `&self`: no method calls foreign code. Setting and cancelling a timer touches its slot and a list of slots
+/// only, all of them cells; the heaps are behind a borrow flag.
 pub(crate) struct Timers {
     slack: Slack,
-    /// By slack; the timers of the first have none.
-    heaps: [Heap; HEAPS],
-    /// A bit for each heap that has entries.
-    occupied: u8,
-    /// Every slot has one entry in a heap.
-    slots: Slab<Slot>,
-    /// The slots that are not parked.
-    live: usize,
-    next_seq: u64,
+    slots: SlotTable,
+    /// Of each heap.
+    parked: [ParkedList; HEAPS],
+    heaps: RefCell<Heaps>,
+    /// The slots with a timer. Not as wide as `next_seq`: the compiler would load both as one vector, which waits for the store by
+    /// which the last cancel changed one of them.
+    live: Cell<u32>,
+    next_seq: Cell<u64>,
+    /// The number of entries in all heaps: of live and of parked slots.
+    entries: Cell<u32>,
+    /// No entry is due earlier.
+    due_from: Cell<Instant>,
     /// Entries that are due later than this from now are not settled for a wake-up.
     settle_within: Duration,
+}
+
+#[derive(Default)]
+struct Heaps {
+    /// By slack; the timers of the first have none. Four children per node: half the levels of a binary heap. With 100,000
+    /// timers, each level is a cache miss.
+    entries: [QuaternaryHeap<Entry>; HEAPS],
+    /// A bit for each heap that has entries.
+    occupied: u8,
 }
 
 /// See the module's documentation.
 const SETTLE_WITHIN: Duration = Duration::from_secs(1);
 
-/// A heap may have this many parked slots, whatever the number of its live timers.
-const MAX_PARKED: usize = 100;
-
-/// How late timers may fire: a power of two of nanoseconds, at most 1/1024 of a timer's length. There are seven of them; timers
-/// that are too short for the smallest have none.
-#[derive(Clone, Copy)]
-struct Slack {
-    /// The exponent of half the smallest slack: that of heap `n` is 2 to the power of this plus `n`.
-    base: u32,
-}
-
-impl Slack {
-    fn up_to(largest: Duration) -> Slack {
-        let exponent = largest.as_nanos().checked_ilog2().unwrap_or(0);
-        Slack {
-            // No timer is so long that it would have a slack of 2^64 ns.
-            base: exponent.checked_sub(HEAPS as u32 - 1).unwrap_or(u64::BITS),
-        }
-    }
-
-    /// The heap for a timer that is set at `now`.
-    #[inline]
-    fn heap(self, now: Instant, when: Instant) -> usize {
-        let length = when.as_nanos().saturating_sub(now.as_nanos());
-        let exponent = (length >> 10 | 1).ilog2();
-        (exponent.saturating_sub(self.base) as usize).min(HEAPS - 1)
-    }
-
-    #[inline]
-    fn of(self, heap: usize) -> u64 {
-        match heap {
-            0 => 0,
-            heap => 1 << (self.base as usize + heap),
-        }
-    }
-}
-
-#[derive(Default)]
-struct Heap {
-    /// Four children per node: half the levels of a binary heap. With 100,000 timers, each level is a cache miss.
-    entries: QuaternaryHeap<Entry>,
-    /// The slots of cancelled timers whose entry is still here, the last one cancelled at the end.
-    parked: Vec<u32>,
-}
-
-struct Slot {
-    /// `NONE` if it is parked.
-    id: TimerId,
-    /// The deadline; not earlier than that of the entry.
-    when: Instant,
-    state: SlotState,
-}
-
-enum SlotState {
-    Live(Action),
-    /// At this index of the heap's `parked`.
-    Parked(u32),
-}
+/// There may be this many parked slots, whatever the number of live timers.
+const MAX_PARKED: u32 = 100;
 
 /// The deadline in nanoseconds, and below it the id: one number, compared without a branch. Reversed, because the heap's
 /// first element is its greatest. 16 bytes, so that the four children of a node fit in 64.
@@ -156,6 +147,9 @@ enum SlotState {
 struct Entry(Reverse<u128>);
 
 impl Entry {
+    /// After all entries: no timer has this id.
+    const NONE: Entry = Entry(Reverse(u128::MAX));
+
     #[inline]
     fn new(when: Instant, id: TimerId) -> Entry {
         Entry(Reverse(u128::from(when.as_nanos()) << 64 | u128::from(id.0)))
@@ -177,11 +171,13 @@ impl Timers {
     pub(crate) fn new(slack: Duration, has_virtual_clock: bool) -> Timers {
         Timers {
             slack: Slack::up_to(slack),
-            heaps: Default::default(),
-            occupied: 0,
-            slots: Slab::new(),
-            live: 0,
-            next_seq: 0,
+            slots: SlotTable::default(),
+            parked: Default::default(),
+            heaps: RefCell::default(),
+            live: Cell::new(0),
+            next_seq: Cell::new(0),
+            entries: Cell::new(0),
+            due_from: Cell::new(Instant::NEVER),
             settle_within: if has_virtual_clock {
                 Duration::MAX
             } else {
@@ -191,152 +187,165 @@ impl Timers {
     }
 
     /// Adds a timer. Its slack depends on the time from `now` to its deadline.
-    pub(crate) fn add(&mut self, now: Instant, when: Instant, action: Action) -> TimerId {
+    pub(crate) fn add(&self, now: Instant, when: Instant, action: Action) -> Timer {
         let heap = self.slack.heap(now, when);
-        match self.take_parked(heap, when) {
-            Some((slot, id)) => {
-                slot.state = SlotState::Live(action);
-                id
-            }
-            None => self.push(heap, when, action),
-        }
+        let slot = self.take_parked(heap, when).unwrap_or_else(|| self.push(heap, when));
+        slot.set(action);
+        Timer::of(slot)
     }
 
-    /// As [`add`](Timers::add), for the most frequent action. It is not moved through memory.
+    /// [`add`](Timers::add) in a frequent case: a timer that wakes a task, and takes over the entry of a cancelled one. `None` in
+    /// other cases; if it is `LONG`, also for a timer without the largest slack.
     #[inline(always)]
-    pub(crate) fn add_wake_task(&mut self, now: Instant, when: Instant, key: TaskKey) -> TimerId {
-        let heap = self.slack.heap(now, when);
-        match self.take_parked(heap, when) {
-            Some((slot, id)) => {
-                // A parked slot has nothing to drop.
-                std::mem::forget(std::mem::replace(
-                    &mut slot.state,
-                    SlotState::Live(Action::WakeTask(key)),
-                ));
-                id
-            }
-            None => self.push(heap, when, Action::WakeTask(key)),
-        }
+    pub(crate) fn try_add_wake_task<const LONG: bool>(
+        &self,
+        now: Instant,
+        when: Instant,
+        key: TaskKey,
+    ) -> Option<Timer> {
+        let heap = match LONG {
+            true if self.slack.is_long(now, when) => HEAPS - 1,
+            true => return None,
+            false => self.slack.heap(now, when),
+        };
+        let slot = self.take_parked(heap, when)?;
+        slot.set_wake_task(key);
+        Some(Timer::of(slot))
     }
 
-    /// Takes a parked slot of a heap for a timer with this deadline, if it has a suitable one. The caller sets its state.
+    /// Takes a parked slot of a heap for a timer with this deadline, if it has a suitable one. The caller sets its action.
     #[inline(always)]
-    fn take_parked(&mut self, heap: usize, when: Instant) -> Option<(&mut Slot, TimerId)> {
-        let parked = &mut self.heaps[heap].parked;
-        let index = *parked.last()? as usize;
-        let slot = self.slots.get_mut(index).filter(|slot| slot.when <= when)?;
-        parked.pop();
-        let id = TimerId::new(self.next_seq, heap, index);
-        self.next_seq += 1;
-        self.live += 1;
-        (slot.id, slot.when) = (id, when);
-        Some((slot, id))
+    fn take_parked(&self, heap: usize, when: Instant) -> Option<&Slot> {
+        let slot = self.parked[heap].take_until(when, &self.slots)?;
+        self.begin(slot, slot.id.get(), when);
+        Some(slot)
     }
 
-    /// Adds a timer with an entry of its own.
-    #[inline(never)]
-    fn push(&mut self, heap: usize, when: Instant, action: Action) -> TimerId {
-        let slot = self.slots.vacant_entry();
-        assert!(slot.key() < 1 << SLOT_BITS, "a loop holds at most 2^28 timers");
-        let id = TimerId::new(self.next_seq, heap, slot.key());
-        self.next_seq += 1;
-        let state = SlotState::Live(action);
-        slot.insert(Slot { id, when, state });
-        self.live += 1;
-        self.heaps[heap].entries.push(Entry::new(when, id));
-        self.occupied |= 1 << heap;
-        id
+    /// Gives a slot the next sequence number, and counts its timer.
+    #[inline(always)]
+    fn begin(&self, slot: &Slot, place: TimerId, when: Instant) {
+        let seq = self.next_seq.get();
+        self.next_seq.set(seq + 1);
+        self.live.set(self.live.get() + 1);
+        slot.id.set(place.with_seq(seq));
+        slot.when.set(when);
+    }
+
+    /// Takes a free slot, with an entry of its own. The caller sets its action.
+    fn push(&self, heap: usize, when: Instant) -> &Slot {
+        self.parked[heap].free_first(&self.slots, false);
+        let slot = self.slots.take();
+        self.begin(slot, TimerId::new(0, heap, slot.id.get().slot()), when);
+        let heaps = &mut *self.heaps.borrow_mut();
+        heaps.entries[heap].push(Entry::new(when, slot.id.get()));
+        heaps.occupied |= 1 << heap;
+        self.entries.set(self.entries.get() + 1);
+        self.due_from.set(self.due_from.get().min(when));
+        slot
     }
 
     /// Changes the deadline of a timer, and its id. It fires after the timers that were set for the same deadline before. `None`
     /// if it has fired or was cancelled.
-    pub(crate) fn reset(&mut self, now: Instant, id: TimerId, when: Instant) -> Option<TimerId> {
+    pub(crate) fn reset(&self, now: Instant, id: TimerId, when: Instant) -> Option<Timer> {
         let heap = self.slack.heap(now, when);
-        let slot = self.slots.get_mut(id.slot()).filter(|slot| slot.id == id)?;
-        if slot.when <= when && id.heap() == heap {
-            slot.id = TimerId::new(self.next_seq, heap, id.slot());
-            slot.when = when;
-            self.next_seq += 1;
-            return Some(slot.id);
+        let slot = self.live_slot(id)?;
+        if slot.when.get() <= when && id.heap() == heap {
+            self.live.set(self.live.get() - 1);
+            self.begin(slot, id, when);
+            return Some(Timer::of(slot));
         }
         let action = self.cancel(id)?;
         Some(self.add(now, when, action))
     }
 
-    /// [`cancel`](Timers::cancel) in the most frequent case: a timer that wakes a task, with no action to move and to drop, and
-    /// memory for the parked slot. False in other cases.
+    /// The slot of a timer that has neither fired nor been cancelled.
     #[inline]
-    pub(crate) fn cancel_wake_task(&mut self, id: TimerId) -> bool {
-        let Some(slot) = self.slots.get_mut(id.slot()) else {
-            return false;
-        };
-        let parked = &mut self.heaps[id.heap()].parked;
-        let is_rare = parked.len() >= parked.capacity() || parked.len() >= MAX_PARKED;
-        if slot.id != id || is_rare || !matches!(slot.state, SlotState::Live(Action::WakeTask(_))) {
+    fn live_slot(&self, id: TimerId) -> Option<&Slot> {
+        self.slots
+            .get(id.slot())
+            .filter(|slot| slot.id.get() == id && slot.is_live())
+    }
+
+    /// [`cancel`](Timers::cancel) in the most frequent case: a timer that wakes a task, with no action to move and to drop, and
+    /// few parked slots. False in other cases.
+    ///
+    /// # Safety
+    ///
+    /// These timers made `timer`.
+    #[inline(always)]
+    pub(crate) unsafe fn cancel_wake_task(&self, timer: Timer) -> bool {
+        // SAFETY: the caller's promise. Slots are freed with the table, which is borrowed.
+        let slot = unsafe { timer.slot.as_ref() };
+        if slot.id.get() != timer.id || !slot.wakes_task() {
             return false;
         }
-        slot.id = TimerId::NONE;
-        // The key of a task has nothing to drop.
-        std::mem::forget(std::mem::replace(
-            &mut slot.state,
-            SlotState::Parked(parked.len() as u32),
-        ));
-        parked.push(id.slot() as u32);
-        self.live -= 1;
+        let live = self.live.get() - 1;
+        if self.has_too_many_entries(live) {
+            return false;
+        }
+        self.live.set(live);
+        self.parked[timer.id.heap()].push(slot);
         true
     }
 
-    /// Cancels a timer; `None` if it has fired or was cancelled before. Returns the action, to be dropped outside the
-    /// borrow.
+    /// Whether more slots would be parked than may be, with this many live timers.
+    #[inline(always)]
+    fn has_too_many_entries(&self, live: u32) -> bool {
+        self.entries.get() > 2 * live + MAX_PARKED
+    }
+
+    /// Cancels a timer; `None` if it has fired or was cancelled before. Returns the action, whose destructor is foreign code.
     #[must_use]
-    pub(crate) fn cancel(&mut self, id: TimerId) -> Option<Action> {
-        let slot = self.slots.get_mut(id.slot()).filter(|slot| slot.id == id)?;
-        let heap = &mut self.heaps[id.heap()];
-        slot.id = TimerId::NONE;
-        let parked = SlotState::Parked(heap.parked.len() as u32);
-        let state = std::mem::replace(&mut slot.state, parked);
-        heap.parked.push(id.slot() as u32);
-        self.live -= 1;
-        if heap.parked.len() > MAX_PARKED {
-            self.free_parked(id.heap());
+    pub(crate) fn cancel(&self, id: TimerId) -> Option<Action> {
+        let slot = self.live_slot(id)?;
+        let action = self.slots.park(slot, &self.parked[id.heap()]);
+        self.live.set(self.live.get() - 1);
+        if self.has_too_many_entries(self.live.get()) {
+            self.free_parked();
         }
-        match state {
-            SlotState::Live(action) => Some(action),
-            SlotState::Parked(_) => unreachable!("a parked slot has no id"),
-        }
+        Some(action)
     }
 
-    /// Frees the parked slots of a heap, and removes their entries, if they are more than half of all.
+    /// Frees all parked slots, and removes their entries.
     #[cold]
-    fn free_parked(&mut self, heap: usize) {
-        let (heap, slots) = (&mut self.heaps[heap], &mut self.slots);
-        if heap.parked.len() * 2 <= heap.entries.len() {
-            return;
+    fn free_parked(&self) {
+        for (parked, entries) in self.parked.iter().zip(&mut self.heaps.borrow_mut().entries) {
+            parked.free_first(&self.slots, true);
+            entries.retain(|entry| self.slots.of(entry.id()).is_live());
         }
-        for slot in heap.parked.drain(..) {
-            slots.remove(slot as usize);
-        }
-        heap.entries.retain(|entry| slots.contains(entry.id().slot()));
+        self.entries.set(self.live.get());
     }
 
-    /// The action of a timer that has neither fired nor been cancelled.
+    /// Whether a timer wakes this task, or this waker if there is no task. `None` if it has fired or was cancelled.
+    ///
+    /// # Safety
+    ///
+    /// These timers made `timer`.
     #[inline]
-    pub(crate) fn get(&mut self, id: TimerId) -> Option<&mut Action> {
-        let slot = self.slots.get_mut(id.slot())?;
-        match &mut slot.state {
-            SlotState::Live(action) if slot.id == id => Some(action),
-            _ => None,
+    pub(crate) unsafe fn would_wake(&self, timer: Timer, task: Option<TaskKey>, waker: &Waker) -> Option<bool> {
+        // SAFETY: the caller's promise. Slots are freed with the table, which is borrowed.
+        let slot = unsafe { timer.slot.as_ref() };
+        (slot.id.get() == timer.id && slot.is_live()).then(|| slot.would_wake(task, waker))
+    }
+
+    /// Replaces the action of a timer, and returns the old one, whose destructor is foreign code. `Err` if the timer has fired or
+    /// was cancelled.
+    pub(crate) fn replace(&self, id: TimerId, action: Action) -> Result<Action, Action> {
+        match self.live_slot(id) {
+            Some(slot) => Ok(slot.replace_action(action)),
+            None => Err(action),
         }
     }
 
     /// When to wake up for the first timer: at the latest time at which it may fire, or earlier. `now` may be in the past.
     #[inline]
-    pub(crate) fn next_wake(&mut self, now: Instant) -> Option<Instant> {
-        if self.live == 0 {
+    pub(crate) fn next_wake(&self, now: Instant) -> Option<Instant> {
+        if self.is_empty() {
             return None;
         }
         let mut wake: Option<u64> = None;
-        self.for_each_first(now + self.settle_within, |slack, entry| {
+        let heaps = &mut self.heaps.borrow_mut();
+        self.for_each_first(heaps, now + self.settle_within, |slack, entry| {
             let latest = entry.deadline().as_nanos().saturating_add(slack);
             wake = Some(wake.map_or(latest, |wake| wake.min(latest)));
         });
@@ -345,114 +354,117 @@ impl Timers {
 
     /// The earliest deadline, or a time before it: that of an entry that is not settled.
     pub(crate) fn earliest(&self) -> Option<Instant> {
-        let first = |heap: &Heap| heap.entries.peek().map(|entry| entry.deadline());
-        self.heaps.iter().filter_map(first).min()
+        let first = |entries: &QuaternaryHeap<Entry>| entries.peek().map(|entry| entry.deadline());
+        self.heaps.borrow().entries.iter().filter_map(first).min()
     }
 
     /// As [`next_wake`](Timers::next_wake), but exact.
-    pub(crate) fn exact_wake(&mut self) -> Option<Instant> {
+    pub(crate) fn exact_wake(&self) -> Option<Instant> {
         self.next_deadline()?;
         // All first entries are settled now.
         self.next_wake(Instant::NEVER)
     }
 
     /// The earliest deadline.
-    pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
-        self.first(Instant::NEVER).map(Entry::deadline)
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.first(&mut self.heaps.borrow_mut(), Instant::NEVER)
+            .map(Entry::deadline)
     }
 
     /// The timer with the earliest deadline, if it is not later than `until`.
     #[inline]
-    fn first(&mut self, until: Instant) -> Option<Entry> {
-        let mut first = None;
+    fn first(&self, heaps: &mut Heaps, until: Instant) -> Option<Entry> {
+        let mut first = Entry::NONE;
         // Entries are reversed, so the first is the greatest.
-        self.for_each_first(until, |_, entry| first = first.max(Some(entry)));
-        first.filter(|first: &Entry| first.deadline() <= until)
+        self.for_each_first(heaps, until, |_, entry| first = first.max(entry));
+        self.due_from.set(first.deadline());
+        (first.deadline() <= until && first != Entry::NONE).then_some(first)
     }
 
     /// Calls `visit` with the slack and the first entry of each heap, settled if it is not later than `until`.
     #[inline]
-    fn for_each_first(&mut self, until: Instant, mut visit: impl FnMut(u64, Entry)) {
-        let mut left = self.occupied;
+    fn for_each_first(&self, heaps: &mut Heaps, until: Instant, mut visit: impl FnMut(u64, Entry)) {
+        let mut left = heaps.occupied;
         while left != 0 {
             let heap = left.trailing_zeros() as usize;
             left &= left - 1;
-            let first = match self.heaps[heap].entries.peek() {
-                Some(entry) if entry.deadline() > until => Some(*entry),
-                _ => self.settle(heap),
+            let entries = &mut heaps.entries[heap];
+            let first = match entries.peek() {
+                Some(&entry) if entry.deadline() > until || self.is_settled(entry) => Some(entry),
+                _ => self.settle(entries),
             };
             match first {
                 Some(entry) => visit(self.slack.of(heap), entry),
-                None => self.occupied &= !(1 << heap),
+                None => heaps.occupied &= !(1 << heap),
             }
         }
     }
 
+    /// Whether an entry has the deadline of its timer.
+    #[inline]
+    fn is_settled(&self, entry: Entry) -> bool {
+        let slot = self.slots.of(entry.id());
+        slot.id.get() == entry.id() && slot.is_live()
+    }
+
     /// The first entry of a heap, with the deadline of its timer: frees parked slots and moves entries before it.
-    fn settle(&mut self, heap: usize) -> Option<Entry> {
-        let heap = &mut self.heaps[heap];
+    #[inline(never)]
+    fn settle(&self, entries: &mut QuaternaryHeap<Entry>) -> Option<Entry> {
         loop {
-            let mut first = heap.entries.peek_mut()?;
-            let slot = &self.slots[first.id().slot()];
-            match slot.state {
-                SlotState::Live(_) if slot.id == first.id() => return Some(*first),
-                SlotState::Live(_) => *first = Entry::new(slot.when, slot.id),
-                SlotState::Parked(index) => {
-                    let entry = PeekMut::pop(first);
-                    self.slots.remove(entry.id().slot());
-                    heap.parked.swap_remove(index as usize);
-                    if let Some(&moved) = heap.parked.get(index as usize) {
-                        self.slots[moved as usize].state = SlotState::Parked(index);
-                    }
-                }
+            let mut first = entries.peek_mut()?;
+            let slot = self.slots.of(first.id());
+            if slot.is_parked() {
+                PeekMut::pop(first);
+                self.entries.set(self.entries.get() - 1);
+                slot.lose_entry();
+            } else if slot.id.get() == first.id() {
+                return Some(*first);
+            } else {
+                *first = Entry::new(slot.when.get(), slot.id.get());
             }
         }
     }
 
     /// Pops the first timer if it is due.
-    #[inline]
-    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<Action> {
-        let first = self.first(now)?;
-        Some(self.pop(first))
+    #[inline(always)]
+    pub(crate) fn pop_due(&self, now: Instant) -> Option<Action> {
+        if now < self.due_from.get() {
+            return None;
+        }
+        let heaps = &mut *self.heaps.borrow_mut();
+        // Settled, and the first of its heap.
+        let first = self.first(heaps, now)?.id();
+        heaps.entries[first.heap()].pop();
+        self.entries.set(self.entries.get() - 1);
+        self.live.set(self.live.get() - 1);
+        Some(self.slots.take_action(self.slots.of(first)))
     }
 
     /// Pops the first timer, due or not.
-    pub(crate) fn pop_any(&mut self) -> Option<Action> {
+    pub(crate) fn pop_any(&self) -> Option<Action> {
         self.pop_due(Instant::NEVER)
-    }
-
-    /// Pops a settled entry that is the first of its heap.
-    fn pop(&mut self, first: Entry) -> Action {
-        self.heaps[first.id().heap()].entries.pop();
-        self.live -= 1;
-        match self.slots.remove(first.id().slot()).state {
-            SlotState::Live(action) => action,
-            SlotState::Parked(_) => unreachable!("the entry is settled"),
-        }
     }
 
     /// Whether there are no timers.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.live == 0
+        self.live.get() == 0
     }
 
     /// The number of timers that have neither fired nor been cancelled.
     pub(crate) fn live(&self) -> usize {
-        self.live
+        self.live.get() as usize
     }
 
-    /// The deadline and action of every live timer.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Instant, &Action)> {
-        self.slots.iter().filter_map(|(_, slot)| match &slot.state {
-            SlotState::Live(action) => Some((slot.when, action)),
-            SlotState::Parked(_) => None,
-        })
+    /// The deadline of every live timer, and what it wakes.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Instant, Wakes)> {
+        let live = self.slots.iter().filter(|slot| slot.is_live());
+        live.map(|slot| (slot.when.get(), slot.wakes()))
     }
 
     /// The number of heap entries, including those of cancelled timers.
     pub(crate) fn heap_len(&self) -> usize {
-        self.heaps.iter().map(|heap| heap.entries.len()).sum()
+        self.entries.get() as usize
     }
 }
 
@@ -464,6 +476,10 @@ mod tests {
         Instant::from_origin(Duration::from_nanos(ns))
     }
 
+    fn first(timers: &Timers, until: Instant) -> Option<Entry> {
+        timers.first(&mut timers.heaps.borrow_mut(), until)
+    }
+
     fn wake() -> Action {
         Action::Wake(Waker::noop().clone())
     }
@@ -472,11 +488,11 @@ mod tests {
     fn timers_fire_in_the_order_of_their_deadlines() {
         let count = if cfg!(miri) { 200 } else { 5_000 };
         for kept_of_8 in [8, 4, 1] {
-            let mut timers = Timers::new(Duration::ZERO, true);
+            let timers = Timers::new(Duration::ZERO, true);
             // Deadlines in a fixed pseudo-random order, many of them equal.
             let set: Vec<_> = (0..count)
                 .map(|key: u64| at(key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54))
-                .map(|when| (when, timers.add(at(0), when, wake())))
+                .map(|when| (when, timers.add(at(0), when, wake()).id))
                 .collect();
             let (kept, cancelled): (Vec<_>, Vec<_>) = set
                 .into_iter()
@@ -487,7 +503,7 @@ mod tests {
             let mut expected = kept.clone();
             expected.sort_by_key(|&(when, id)| (when, id.0));
             let fired = std::iter::from_fn(|| {
-                let first = timers.first(Instant::NEVER)?;
+                let first = first(&timers, Instant::NEVER)?;
                 timers.pop_any().map(|_| (first.deadline(), first.id()))
             });
             assert_eq!(fired.collect::<Vec<_>>(), expected);
@@ -496,16 +512,14 @@ mod tests {
 
     #[test]
     fn timers_can_be_set_between_others_that_fire() {
-        let mut timers = Timers::new(Duration::ZERO, true);
+        let timers = Timers::new(Duration::ZERO, true);
         let mut model = std::collections::BTreeSet::new();
         for key in 0..if cfg!(miri) { 200 } else { 5_000u64 } {
             let when = at(key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54);
-            let id = timers.add(at(0), when, wake());
+            let id = timers.add(at(0), when, wake()).id;
             model.insert((when, id.0));
             if key % 3 == 0 {
-                let first = timers
-                    .first(Instant::NEVER)
-                    .map(|entry| (entry.deadline(), entry.id().0));
+                let first = first(&timers, Instant::NEVER).map(|entry| (entry.deadline(), entry.id().0));
                 assert_eq!(first, model.pop_first());
                 assert!(timers.pop_any().is_some());
             }
@@ -515,17 +529,17 @@ mod tests {
 
     #[test]
     fn cancelled_timers_do_not_pile_up() {
-        let mut timers = Timers::new(Duration::ZERO, true);
+        let timers = Timers::new(Duration::ZERO, true);
         let count = if cfg!(miri) { 400 } else { 1_000_000 };
-        let kept: Vec<_> = (0..50).map(|i| timers.add(at(0), at(1 << 40 | i), wake())).collect();
+        let kept: Vec<_> = (0..50).map(|i| timers.add(at(0), at(1 << 40 | i), wake()).id).collect();
         for i in 0..count {
-            let id = timers.add(at(0), at(i), wake());
+            let id = timers.add(at(0), at(i), wake()).id;
             assert!(timers.cancel(id).is_some());
             assert!(timers.cancel(id).is_none(), "a second cancel finds nothing");
             assert!(timers.heap_len() <= 2 * timers.live() + 100);
         }
         // Added first, cancelled afterwards: the heap must shrink too.
-        let many: Vec<_> = (0..count).map(|i| timers.add(at(0), at(i), wake())).collect();
+        let many: Vec<_> = (0..count).map(|i| timers.add(at(0), at(i), wake()).id).collect();
         for id in many {
             drop(timers.cancel(id));
         }
@@ -536,10 +550,10 @@ mod tests {
 
     #[test]
     fn an_old_id_does_not_cancel_a_reused_slot() {
-        let mut timers = Timers::new(Duration::ZERO, true);
-        let old = timers.add(at(0), at(1), wake());
+        let timers = Timers::new(Duration::ZERO, true);
+        let old = timers.add(at(0), at(1), wake()).id;
         assert!(timers.cancel(old).is_some());
-        let new = timers.add(at(0), at(2), wake());
+        let new = timers.add(at(0), at(2), wake()).id;
         assert_eq!(old.slot(), new.slot());
         assert!(timers.cancel(old).is_none());
         assert_eq!(timers.next_wake(at(0)), Some(at(2)));
@@ -548,43 +562,14 @@ mod tests {
     }
 
     #[test]
-    fn slack_is_at_most_a_thousandth() {
-        let slack = Slack::up_to(Duration::from_nanos(1 << 20));
-        let ms = |ms: u64| ms * 1_000_000;
-        for (length, expected) in [
-            (0, 0),
-            (ms(16), 0),
-            (ms(17), 1 << 14),
-            (ms(100), 1 << 16),
-            (ms(1_000), 1 << 19),
-            (ms(1_074), 1 << 20),
-            (ms(1_000_000), 1 << 20),
-            (u64::MAX - 5, 1 << 20),
-        ] {
-            assert_eq!(slack.of(slack.heap(at(5), at(5 + length))), expected, "{length} ns");
-        }
-        // A deadline that has passed.
-        assert_eq!(slack.heap(at(5), at(4)), 0);
-        for none in [0, 1, 127] {
-            assert_eq!(Slack::up_to(Duration::from_nanos(none)).heap(at(0), Instant::NEVER), 0);
-        }
-        for largest in [128, 1_000, u64::MAX] {
-            let slack = Slack::up_to(Duration::from_nanos(largest));
-            let given = slack.of(HEAPS - 1);
-            assert!(given <= largest && given > largest / 2, "{given} of {largest}");
-        }
-        assert_eq!(Slack::up_to(Duration::MAX).heap(at(0), Instant::NEVER), 0);
-    }
-
-    #[test]
     fn the_wake_up_is_at_the_first_deadline_and_its_slack() {
-        let mut timers = Timers::new(Duration::from_nanos(1 << 20), true);
+        let timers = Timers::new(Duration::from_nanos(1 << 20), true);
         assert_eq!(timers.next_wake(at(0)), None);
         let second = 1_000_000_000;
-        let long = timers.add(at(0), at(10 * second), wake());
+        let long = timers.add(at(0), at(10 * second), wake()).id;
         assert_eq!(timers.next_wake(at(0)), Some(at(10 * second + (1 << 20))));
         // A short timer inside the slack of the long one is not delayed.
-        let short = timers.add(at(10 * second - 50), at(10 * second + 50), wake());
+        let short = timers.add(at(10 * second - 50), at(10 * second + 50), wake()).id;
         assert_eq!(timers.next_wake(at(0)), Some(at(10 * second + 50)));
         assert!(timers.pop_due(at(10 * second - 1)).is_none());
         drop((timers.cancel(short), timers.cancel(long)));
@@ -595,18 +580,18 @@ mod tests {
 
     #[test]
     fn due_timers_fire_in_the_order_of_their_deadlines_whatever_their_slack() {
-        let mut timers = Timers::new(Duration::from_nanos(1 << 20), true);
+        let timers = Timers::new(Duration::from_nanos(1 << 20), true);
         let mut model = std::collections::BTreeSet::new();
         for key in 0..if cfg!(miri) { 200 } else { 5_000u64 } {
             let random = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             // Few deadlines, each set from near and far, and so with different slacks.
             let when = (1 << 40) + (random >> 60);
             let length = 1 << (random >> 40 & 31);
-            let id = timers.add(at(when - length), at(when), wake());
+            let id = timers.add(at(when - length), at(when), wake()).id;
             model.insert((when, id.0 >> (SLOT_BITS + HEAP_BITS), id.0));
         }
         let first = std::iter::from_fn(|| {
-            let first = timers.first(Instant::NEVER)?;
+            let first = first(&timers, Instant::NEVER)?;
             timers.pop_any().map(|_| {
                 (
                     first.deadline().as_nanos(),
@@ -618,12 +603,28 @@ mod tests {
         assert_eq!(first.collect::<Vec<_>>(), model.into_iter().collect::<Vec<_>>());
     }
 
+    /// Sets a timer as `Sleep` does.
+    fn set_by_a_task(timers: &Timers, now: Instant, when: Instant) -> Timer {
+        let key = TaskKey::new(1, 2);
+        timers
+            .try_add_wake_task::<true>(now, when, key)
+            .or_else(|| timers.try_add_wake_task::<false>(now, when, key))
+            .unwrap_or_else(|| timers.add(now, when, Action::WakeTask(key)))
+    }
+
+    /// Cancels a timer as `Sleep` does.
+    fn cancel_as_a_task(timers: &Timers, timer: Timer) -> bool {
+        // SAFETY: these timers made it.
+        let is_parked = unsafe { timers.cancel_wake_task(timer) };
+        is_parked || timers.cancel(timer.id).is_some()
+    }
+
     /// Sets, moves, cancels and fires timers at random, next to a model.
     #[test]
     fn lazy_changes_of_the_heap_do_not_show() {
         let second = 1_000_000_000;
         for has_virtual_clock in [false, true] {
-            let mut timers = Timers::new(Duration::from_nanos(1 << 20), has_virtual_clock);
+            let timers = Timers::new(Duration::from_nanos(1 << 20), has_virtual_clock);
             let (mut model, mut now, mut random) = (std::collections::BTreeMap::new(), 0, 1u64);
             let mut below = |limit: u64| {
                 random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
@@ -635,25 +636,30 @@ mod tests {
                 let when = now + [0, 5, 1_000, second / 50, 3 * second, 3 * second, 60 * second][below(7) as usize];
                 match below(8) {
                     0..3 => {
-                        let id = timers.add(at(now), at(when), wake());
-                        assert_eq!(model.insert((when, seq(id)), id), None);
+                        let timer = set_by_a_task(&timers, at(now), at(when));
+                        assert_eq!(model.insert((when, seq(timer.id)), timer), None);
                     }
                     choice @ 3..6 if !model.is_empty() => {
-                        let (&key, &id) = model.iter().nth(below(model.len() as u64) as usize).expect("not empty");
+                        let (&key, &timer) = model.iter().nth(below(model.len() as u64) as usize).expect("not empty");
                         model.remove(&key);
                         if choice == 3 {
-                            let id = timers.reset(at(now), id, at(when)).expect("it has not fired");
-                            model.insert((when, seq(id)), id);
+                            let timer = timers.reset(at(now), timer.id, at(when)).expect("it has not fired");
+                            model.insert((when, seq(timer.id)), timer);
                         } else {
-                            assert!(timers.cancel(id).is_some());
+                            assert!(cancel_as_a_task(&timers, timer));
                         }
-                        assert!(timers.cancel(id).is_none() && timers.get(id).is_none());
-                        assert_eq!(timers.reset(at(now), id, at(when)), None);
+                        let id = timer.id;
+                        assert!(
+                            !cancel_as_a_task(&timers, timer)
+                                && timers.cancel(id).is_none()
+                                && timers.replace(id, wake()).is_err()
+                        );
+                        assert!(timers.reset(at(now), id, at(when)).is_none());
                     }
                     6 => {
                         now += [0, 1, 1_000, second / 100, second][below(5) as usize];
-                        while let Some(due) = timers.first(at(now)) {
-                            let first = model.pop_first().map(|((when, _), id)| (at(when), id));
+                        while let Some(due) = first(&timers, at(now)) {
+                            let first = model.pop_first().map(|((when, _), timer)| (at(when), timer.id));
                             assert_eq!(Some((due.deadline(), due.id())), first);
                             assert!(timers.pop_due(at(now)).is_some());
                         }
@@ -674,21 +680,24 @@ mod tests {
                     }
                 }
                 assert_eq!(timers.live(), model.len());
-                assert!(timers.heap_len() <= 2 * timers.live() + HEAPS * (MAX_PARKED + 1));
+                assert!(timers.heap_len() <= 2 * timers.live() + MAX_PARKED as usize);
+                let entries: usize = timers.heaps.borrow().entries.iter().map(QuaternaryHeap::len).sum();
+                assert_eq!(timers.heap_len(), entries);
             }
         }
     }
 
     #[test]
     fn a_timeout_that_is_set_again_leaves_the_heap_alone() {
-        let mut timers = Timers::new(Duration::from_nanos(1 << 20), false);
+        let timers = Timers::new(Duration::from_nanos(1 << 20), false);
         let second = 1_000_000_000;
-        let other = timers.add(at(0), at(3600 * second), wake());
+        let other = timers.add(at(0), at(3600 * second), wake()).id;
         for round in 0..100 {
-            let id = timers.add(at(round), at(60 * second + 2 * round), wake());
+            let id = timers.add(at(round), at(60 * second + 2 * round), wake()).id;
             let id = timers
                 .reset(at(round), id, at(60 * second + 2 * round + 1))
-                .expect("it is set");
+                .expect("it is set")
+                .id;
             assert_eq!(timers.heap_len(), 2);
             assert_eq!(timers.next_wake(at(round)), Some(at(60 * second + (1 << 20))));
             assert!(timers.pop_due(at(round)).is_none());

@@ -46,7 +46,7 @@ impl LoopCore {
 
     #[inline(never)]
     fn wait_for_timers(&self) -> Wait {
-        match self.timers.borrow_mut().next_wake(self.times.recent()) {
+        match self.timers.next_wake(self.times.recent()) {
             Some(deadline) if deadline < Instant::NEVER && !self.clock_stands_still() => Wait::Until(deadline),
             _ => Wait::Forever,
         }
@@ -119,7 +119,7 @@ impl LoopCore {
     /// Step 4: due timers wake their tasks, and their callbacks join the ready queue.
     #[inline]
     pub(crate) fn fire_due_timers(&self) {
-        if !self.timers.borrow().is_empty() {
+        if !self.timers.is_empty() {
             self.fire_timers();
         }
     }
@@ -129,7 +129,7 @@ impl LoopCore {
         let now = self.now();
         self.fired_until.set(now);
         loop {
-            let due = self.timers.borrow_mut().pop_due(now);
+            let due = self.timers.pop_due(now);
             match due {
                 Some(Action::WakeTask(key)) => self.wake_task(key),
                 Some(Action::Wake(waker)) => guard("a waker", || waker.wake()),

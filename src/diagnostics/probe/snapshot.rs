@@ -3,14 +3,13 @@
 //! The loop only copies. Which task waits for which operation or timer is found by addresses, on the console's thread.
 
 use std::panic::Location;
-use std::task::Waker;
 use std::time::{Duration, Instant as StdInstant};
 
 use super::page::{LoopPage, add};
 use crate::diagnostics::dump::{TaskState, Waiting};
 use crate::diagnostics::metrics::Metrics;
 use crate::event_loop::core::LoopCore;
-use crate::event_loop::timers::Action;
+use crate::event_loop::timers::Wakes;
 use crate::sys::Fd;
 use crate::task::RawTask;
 use crate::time::Instant;
@@ -75,11 +74,10 @@ impl LoopCore {
                 ops.push((op.name(), op.fd(), address as usize));
             }
         });
-        let timers = self.timers.borrow();
-        let timers = timers.iter().take(MAX).map(|(when, action)| match action {
-            Action::WakeTask(key) => (when, self.task_of(*key).map_or(0, |task| task.address() as usize)),
-            Action::Wake(waker) => (when, Waker::data(waker) as usize),
-            Action::Call(_) => (when, 0),
+        let timers = self.timers.iter().take(MAX).map(|(when, wakes)| match wakes {
+            Wakes::Task(key) => (when, self.task_of(key).map_or(0, |task| task.address() as usize)),
+            Wakes::Waker(data) => (when, data as usize),
+            Wakes::Nothing => (when, 0),
         });
         Snapshot {
             taken: StdInstant::now(),
