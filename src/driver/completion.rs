@@ -113,11 +113,21 @@ impl OpResult {
         OpResult(self.0 & u32::MAX as u64 | OpResult::BUFFER | (index as u64) << 48)
     }
 
-    /// The result and the flags of an io_uring completion.
+    /// The second word of an io_uring completion: the result, and behind it in memory the flags.
     #[cfg(all(target_os = "linux", feature = "proactor"))]
     #[inline]
-    pub(crate) const fn from_kernel(res: i32, flags: u32) -> OpResult {
-        OpResult(res as u32 as u64 | (flags as u64) << 32)
+    pub(crate) const fn from_kernel(word: u64) -> OpResult {
+        match cfg!(target_endian = "little") {
+            true => OpResult(word),
+            false => OpResult(word.rotate_left(32)),
+        }
+    }
+
+    /// Whether it is an error.
+    #[cfg(all(target_os = "linux", feature = "proactor"))]
+    #[inline]
+    pub(crate) const fn is_error(self) -> bool {
+        (self.0 as i32) < 0
     }
 
     /// The count or the error code.

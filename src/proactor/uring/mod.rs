@@ -18,6 +18,7 @@
 mod buffers;
 mod deadline;
 mod notify;
+mod rings;
 mod setup;
 mod submit;
 
@@ -32,6 +33,7 @@ use io_uring::{EnterFlags, IoUring, squeue, types};
 use self::buffers::BufferRing;
 use self::deadline::DeadlineTimer;
 use self::notify::{EventFd, Notifier};
+use self::rings::{Cqe, Rings};
 use crate::driver::op::{Direction, FileOp, Medium, Op};
 use crate::driver::{
     self, BufferPool, Completion, Control, Description, Driver, DriverCounters, FdSpace, MessageEntry, Notify, OpId,
@@ -54,6 +56,8 @@ const DEADLINE: OpId = OpId::new(DRIVER_INDEX, 2);
 const DEADLINE_UPDATE: OpId = OpId::new(DRIVER_INDEX, 3);
 
 pub(crate) struct Uring {
+    /// Before `ring`: a mapping keeps the ring open.
+    rings: Rings,
     ring: IoUring,
     /// Submissions that did not fit into the submission ring.
     backlog: VecDeque<squeue::Entry>,
@@ -61,9 +65,7 @@ pub(crate) struct Uring {
     notifier: Arc<Notifier>,
     /// The kernel writes the eventfd's count here. Boxed: it must not move.
     eventfd_count: Box<u64>,
-    /// Whether the read of the eventfd is in flight.
-    eventfd_armed: bool,
-    deadline: DeadlineTimer,
+    own: OwnOps,
     /// Whether a `Readiness` operation was ever started.
     watches_foreign: bool,
     features: setup::Features,
@@ -71,17 +73,49 @@ pub(crate) struct Uring {
     counters: DriverCounters,
 }
 
+/// The state of the driver's own operations, and what completions say to the driver itself.
+#[derive(Default)]
+struct OwnOps {
+    /// Whether the read of the eventfd is in flight.
+    eventfd_armed: bool,
+    deadline: DeadlineTimer,
+    late_cancels: u64,
+    /// Receives that found the buffer ring empty, in one reaping.
+    no_buffer: u64,
+}
+
+impl OwnOps {
+    #[cold]
+    fn completed(&mut self, id: OpId, result: OpResult) {
+        match id {
+            NOTIFY_READ => self.eventfd_armed = false,
+            DEADLINE => self.deadline.fired(),
+            // A change that came too late: the timeout has fired.
+            DEADLINE_UPDATE => {}
+            _ => {
+                let is_late = matches!(result.res(), Err(libc::ENOENT | libc::EALREADY));
+                self.late_cancels += u64::from(is_late);
+            }
+        }
+    }
+
+    #[cold]
+    fn failed(&mut self, result: OpResult) {
+        self.no_buffer += u64::from(result.res() == Err(libc::ENOBUFS));
+    }
+}
+
 impl Uring {
     pub(crate) fn open(settings: &Settings, reason: &str) -> io::Result<Uring> {
         let (ring, features) = setup::open(settings)?;
         Ok(Uring {
+            rings: Rings::map(&ring)?,
             ring,
             backlog: VecDeque::new(),
             buffers: None,
             notifier: Arc::new(Notifier::new()?),
             eventfd_count: Box::new(0),
-            eventfd_armed: false,
-            deadline: DeadlineTimer::default(),
+            own: OwnOps::default(),
             watches_foreign: false,
             features,
             reason: reason.to_owned(),
@@ -89,7 +123,19 @@ impl Uring {
         })
     }
 
-    /// Starts an operation that `word_entry` does not build, or for which the ring is full.
+    /// Starts an operation that `frequent_entry` does not build, or for which the ring is full.
+    /// Safety: as for [`Driver::start`].
+    #[inline(never)]
+    unsafe fn start_other(&mut self, id: OpId, op: &Op, scratch: *mut Scratch) -> Start {
+        if let Some(entry) = submit::word_entry(op, id, &self.features) {
+            self.push(entry);
+            return Start::Pending;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.start_slowly(id, op, scratch) }
+    }
+
+    /// Starts an operation that `word_entry` does not build.
     /// Safety: as for [`Driver::start`].
     #[cold]
     unsafe fn start_slowly(&mut self, id: OpId, op: &Op, scratch: *mut Scratch) -> Start {
@@ -114,11 +160,9 @@ impl Uring {
     /// Queues a submission. It reaches the kernel with the next `enter`, or when the ring is full.
     fn push(&mut self, entry: squeue::Entry) {
         self.counters.submissions += 1;
-        if self.backlog.is_empty() {
+        if self.backlog.is_empty() && !self.rings.is_full() {
             // SAFETY: the entry's memory belongs to its operation, or to this driver, until it completes.
-            if unsafe { self.ring.submission().push(&entry) }.is_ok() {
-                return;
-            }
+            return unsafe { self.rings.push(entry) };
         }
         self.push_to_full_ring(entry);
     }
@@ -137,41 +181,30 @@ impl Uring {
     /// hold the operations that complete immediately: the next poll submits, since it also reaps.
     #[cold]
     fn submit_full_ring(&mut self) -> bool {
-        let (submitter, submission, completion) = self.ring.split();
-        let room = completion.capacity() - completion.len();
-        if submission.len() > room / 2 {
+        if self.rings.queued() > self.rings.room() / 2 {
             return false;
         }
-        drop((submission, completion));
         if let Some(buffers) = &mut self.buffers {
             buffers.give_to_kernel();
         }
         self.counters.enters += 1;
-        submitter.submit().is_ok()
+        self.ring.submitter().submit().is_ok()
     }
 
     /// Moves as much of the backlog into the submission ring as fits.
     fn drain_backlog(&mut self) {
-        if self.backlog.is_empty() {
-            return;
-        }
-        let mut submission = self.ring.submission();
-        while let Some(entry) = self.backlog.front() {
+        while !self.backlog.is_empty() && !self.rings.is_full() {
+            let entry = self.backlog.pop_front().expect("checked");
             // SAFETY: as in `push`.
-            if unsafe { submission.push(entry) }.is_err() {
-                return;
-            }
-            self.backlog.pop_front();
+            unsafe { self.rings.push(entry) };
         }
     }
 
     /// The one system call: submits the whole ring, runs deferred completions, and blocks as `wait` says.
     fn enter(&mut self, wait: Wait) -> io::Result<()> {
         self.counters.enters += 1;
-        let submission = self.ring.submission();
-        let to_submit = submission.len() as u32;
-        self.counters.overflows += u64::from(submission.cq_overflow());
-        drop(submission);
+        let to_submit = self.rings.queued();
+        self.counters.overflows += u64::from(self.rings.has_overflowed());
         let mut flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
         let sleeps = !matches!(wait, Wait::No | Wait::Poll);
         let time;
@@ -219,40 +252,41 @@ impl Uring {
 
     /// Whether there is nothing to submit and nothing to reap.
     #[inline]
-    fn is_idle(&mut self) -> bool {
-        let (_, submission, completion) = self.ring.split();
-        completion.is_empty()
-            && submission.is_empty()
-            && !submission.taskrun()
-            && !submission.cq_overflow()
-            && self.backlog.is_empty()
+    fn is_idle(&self) -> bool {
+        self.rings.completed() == 0 && self.rings.queued() == 0 && !self.rings.has_deferred() && self.backlog.is_empty()
     }
 
     /// Empties the completion ring. Returns whether the kernel holds back more completions because the ring was full.
     fn reap(&mut self, completed: &mut Vec<Completion>) -> bool {
-        let (_, submission, completion) = self.ring.split();
-        self.counters.completions += completion.len() as u64;
-        let mut no_buffer = 0;
-        for entry in completion {
-            let (id, res) = (OpId::from_u64(entry.user_data()), entry.result());
+        let (count, before) = (self.rings.completed(), completed.len());
+        self.counters.completions += u64::from(count);
+        completed.reserve(count as usize);
+        let mut next = completed.as_mut_ptr_range().end;
+        let Uring { rings, own, .. } = self;
+        rings.reap(count, |Cqe { user_data, result }| {
+            let (id, result) = (OpId::from_u64(user_data), OpResult::from_kernel(result));
             if id.is_reserved() {
-                match id {
-                    NOTIFY_READ => self.eventfd_armed = false,
-                    DEADLINE => self.deadline.fired(),
-                    // A change that came too late: the timeout has fired.
-                    DEADLINE_UPDATE => {}
-                    _ => self.counters.late_cancels += u64::from(res == -libc::ENOENT || res == -libc::EALREADY),
-                }
-                continue;
+                return own.completed(id, result);
             }
-            no_buffer += u64::from(res == -libc::ENOBUFS);
-            let result = OpResult::from_kernel(res, entry.flags());
-            completed.push(Completion { id, result });
+            if result.is_error() {
+                own.failed(result);
+            }
+            // SAFETY: there is room for `count` completions, and this is called as often.
+            unsafe {
+                next.write(Completion { id, result });
+                next = next.add(1);
+            }
+        });
+        // SAFETY: `next` is behind the completions that were written, in the same allocation.
+        unsafe {
+            let written = next.offset_from(completed.as_ptr_range().end) as usize;
+            completed.set_len(before + written);
         }
+        let no_buffer = std::mem::take(&mut self.own.no_buffer);
         if no_buffer > 0 && !self.buffers.as_mut().is_some_and(BufferRing::raise_limit) {
             self.counters.pool_empty += no_buffer;
         }
-        submission.cq_overflow()
+        self.rings.has_overflowed()
     }
 
     /// Signals the outer loop if work is left: `poll` may have cleared the signal for it together with earlier ones.
@@ -281,7 +315,7 @@ impl Uring {
 
     /// Keeps a read of the eventfd in flight, so that a notification ends a blocking `enter`.
     fn arm_eventfd(&mut self) {
-        if !std::mem::replace(&mut self.eventfd_armed, true) {
+        if !std::mem::replace(&mut self.own.eventfd_armed, true) {
             let entry = self.notifier.eventfd.read_into(&mut self.eventfd_count);
             self.push(entry.user_data(NOTIFY_READ.to_u64()));
         }
@@ -294,7 +328,7 @@ impl Drop for Uring {
     fn drop(&mut self) {
         let mut stale = Vec::new();
         for _ in 0..100 {
-            if !self.eventfd_armed {
+            if !self.own.eventfd_armed {
                 return;
             }
             self.notifier.notify();
@@ -305,7 +339,7 @@ impl Drop for Uring {
             }
             self.reap(&mut stale);
         }
-        if self.eventfd_armed {
+        if self.own.eventfd_armed {
             std::mem::forget(std::mem::take(&mut self.eventfd_count));
         }
     }
@@ -336,19 +370,17 @@ unsafe impl Driver for Uring {
     }
 
     unsafe fn start(&mut self, id: OpId, op: &Op, scratch: *mut Scratch) -> Start {
-        let mut submission = self.ring.submission();
         if self.backlog.is_empty()
-            && !submission.is_full()
-            && let Some(entry) = submit::word_entry(op, id, &self.features)
-            // SAFETY: the entry's memory belongs to its operation until that completes.
-            && unsafe { submission.push(&entry) }.is_ok()
+            && !self.rings.is_full()
+            && let Some(entry) = submit::frequent_entry(op, id, &self.features)
         {
+            // SAFETY: the entry's memory belongs to its operation until that completes.
+            unsafe { self.rings.push(entry) };
             self.counters.submissions += 1;
             return Start::Pending;
         }
-        drop(submission);
         // SAFETY: the caller's promise.
-        unsafe { self.start_slowly(id, op, scratch) }
+        unsafe { self.start_other(id, op, scratch) }
     }
 
     unsafe fn attempt(&mut self, op: &Op, alone: bool) -> Option<OsResult> {
@@ -356,7 +388,7 @@ unsafe impl Driver for Uring {
             // SAFETY: the caller's promise.
             Op::File(FileOp::ReadAt { fd, ptr, len, offset }) => unsafe { sys::read_cached(fd, ptr, len, offset) },
             Op::Send { medium, .. } | Op::SendVectored { medium, .. }
-                if alone && medium != Medium::Pipe && self.ring.submission().len() < 2 =>
+                if alone && medium != Medium::Pipe && self.rings.queued() < 2 =>
             {
                 // SAFETY: the caller's promise: the memory is valid until this returns, and the call has ended by then.
                 let res = unsafe { driver::perform(op) }?;
@@ -411,11 +443,8 @@ unsafe impl Driver for Uring {
         if let Some(buffers) = &mut self.buffers {
             buffers.give_to_kernel();
         }
-        let has_completed = !self.ring.completion().is_empty();
-        let must_enter = {
-            let submission = self.ring.submission();
-            !submission.is_empty() || submission.taskrun() || submission.cq_overflow()
-        };
+        let has_completed = self.rings.completed() > 0;
+        let must_enter = self.rings.queued() > 0 || self.rings.has_deferred();
         // Completions that are already here are handled before blocking, and the backlog must not wait for a wake-up.
         let sleeps = !has_completed && self.backlog.is_empty() && !matches!(wait, Wait::No | Wait::Poll);
         let wait = if sleeps { wait } else { Wait::No };
@@ -448,13 +477,13 @@ unsafe impl Driver for Uring {
         self.arm_eventfd();
         loop {
             self.drain_backlog();
-            let queued = self.ring.submission().len();
+            let queued = self.rings.queued();
             if queued == 0 {
                 break;
             }
             self.enter(Wait::No)?;
             // The kernel accepts no more until completions are reaped, which the next poll does.
-            if self.ring.submission().len() == queued {
+            if self.rings.queued() == queued {
                 break;
             }
         }
@@ -482,7 +511,7 @@ unsafe impl Driver for Uring {
         if self.notifier.outer.get().is_none() {
             return false;
         }
-        if let Some(entry) = deadline.and_then(|deadline| self.deadline.set(deadline, self.features.skip_success)) {
+        if let Some(entry) = deadline.and_then(|deadline| self.own.deadline.set(deadline, self.features.skip_success)) {
             self.push(entry);
         }
         true
@@ -493,7 +522,10 @@ unsafe impl Driver for Uring {
     }
 
     fn counters(&self) -> DriverCounters {
-        self.counters
+        DriverCounters {
+            late_cancels: self.own.late_cancels,
+            ..self.counters
+        }
     }
 
     fn fd_space(&self) -> FdSpace {

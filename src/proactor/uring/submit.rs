@@ -6,7 +6,7 @@ use super::buffers;
 use super::setup::Features;
 use crate::driver::op::{CURRENT, Direction, FileOp, Medium, Op};
 use crate::driver::{OpId, SCRATCH_LEN, Scratch};
-use crate::sys::{self, IoVec};
+use crate::sys::{self, Fd, IoVec};
 
 // An operation's scratch holds a message header.
 const _: () = assert!(size_of::<libc::msghdr>() <= SCRATCH_LEN && align_of::<libc::msghdr>() <= align_of::<Scratch>());
@@ -18,46 +18,63 @@ const NO_SIGNAL: i32 = libc::MSG_NOSIGNAL;
 /// everything the attempt would find nothing. It loses nothing if data has arrived since.
 const POLL_FIRST: u16 = 1;
 
-/// The submission for a plain receive or send on a socket, or for a read of a file; `None` for all other operations. It
-/// consists of whole words, which go straight into the ring. The crate's builders write byte by byte to the stack, and the copy then waits for
-/// these stores.
-#[inline]
-pub(super) fn word_entry(op: &Op, id: OpId, features: &Features) -> Option<squeue::Entry> {
-    let recv = |medium, drained, flags| {
-        // Only TCP sockets report on every kernel whether they have more data.
-        let poll_first = drained && medium == Medium::Tcp && features.buffer_ring;
-        head(opcode::Recv::CODE, flags, if poll_first { POLL_FIRST } else { 0 })
-    };
-    let mut at = 0;
-    let (head, fd, addr, len_and_flags) = match *op {
+/// The submission for a managed receive or a send on a socket, the most frequent operations; `None` for all others. As those of
+/// [`word_entry`], it consists of whole words, which go straight into the ring. The crate's builders write byte by byte to the
+/// stack, and the copy then waits for these stores.
+#[inline(always)]
+pub(super) fn frequent_entry(op: &Op, id: OpId, features: &Features) -> Option<squeue::Entry> {
+    match *op {
         // From buffer group 0.
         Op::RecvManaged { fd, medium, drained } if medium != Medium::Pipe => {
-            (recv(medium, drained, squeue::Flags::BUFFER_SELECT.bits()), fd, 0, 0)
+            let flags = squeue::Flags::BUFFER_SELECT.bits();
+            Some(words(recv_head(medium, drained, flags, features), fd, 0, 0, 0, id))
         }
+        // Without MSG_WAITALL: with it the kernel continues a short send by itself, and if the peer then resets,
+        // reports the count so far and swallows the reset.
+        Op::Send { fd, medium, ptr, len } if medium != Medium::Pipe => {
+            let (head, len_and_flags) = (head(opcode::Send::CODE, 0, 0), pair(len as u64, NO_SIGNAL as u64));
+            Some(words(head, fd, 0, ptr as u64, len_and_flags, id))
+        }
+        _ => None,
+    }
+}
+
+/// The submission for a plain receive or send on a socket, or for a read of a file; `None` for all other operations.
+#[inline]
+pub(super) fn word_entry(op: &Op, id: OpId, features: &Features) -> Option<squeue::Entry> {
+    match *op {
         Op::Recv {
             fd,
             medium,
             drained,
             ptr,
             len,
-        } if medium != Medium::Pipe => (recv(medium, drained, 0), fd, ptr as u64, pair(len as u64, 0)),
-        // Without MSG_WAITALL: with it the kernel continues a short send by itself, and if the peer then resets,
-        // reports the count so far and swallows the reset.
-        Op::Send { fd, medium, ptr, len } if medium != Medium::Pipe => {
-            let head = head(opcode::Send::CODE, 0, 0);
-            (head, fd, ptr as u64, pair(len as u64, NO_SIGNAL as u64))
+        } if medium != Medium::Pipe => {
+            let head = recv_head(medium, drained, 0, features);
+            Some(words(head, fd, 0, ptr as u64, pair(len as u64, 0), id))
         }
         Op::File(FileOp::ReadAt { fd, ptr, len, offset }) => {
-            at = offset;
-            (head(opcode::Read::CODE, 0, 0), fd, ptr as u64, pair(len as u64, 0))
+            let head = head(opcode::Read::CODE, 0, 0);
+            Some(words(head, fd, offset, ptr as u64, pair(len as u64, 0), id))
         }
-        _ => return None,
-    };
+        _ => frequent_entry(op, id, features),
+    }
+}
+
+#[inline(always)]
+fn recv_head(medium: Medium, drained: bool, flags: u8, features: &Features) -> u64 {
+    // Only TCP sockets report on every kernel whether they have more data.
+    let poll_first = drained && medium == Medium::Tcp && features.buffer_ring;
+    head(opcode::Recv::CODE, flags, if poll_first { POLL_FIRST } else { 0 })
+}
+
+#[inline(always)]
+fn words(head: u64, fd: Fd, offset: u64, addr: u64, len_and_flags: u64, id: OpId) -> squeue::Entry {
     let head = pair(head, u64::from(fd as u32));
     // Opcode, flags, ioprio, fd; offset; address; length, flags of the operation; user data; buffer group and others.
-    let words = [head, at, addr, len_and_flags, id.to_u64(), 0, 0, 0];
+    let words = [head, offset, addr, len_and_flags, id.to_u64(), 0, 0, 0];
     // SAFETY: an entry is the kernel's `io_uring_sqe`: 64 bytes of plain numbers.
-    Some(unsafe { std::mem::transmute::<[u64; 8], squeue::Entry>(words) })
+    unsafe { std::mem::transmute::<[u64; 8], squeue::Entry>(words) }
 }
 
 /// The first three fields of an entry.
