@@ -64,8 +64,8 @@ pub(crate) struct LoopCore {
     pub(crate) has_virtual_clock: bool,
     has_system_clock: bool,
     tries_first: bool,
-    submits_in_batches: bool,
-    read_batch: ReadBatch,
+    pub(crate) submits_in_batches: bool,
+    pub(crate) read_batch: ReadBatch,
     /// Whether the driver runs blocking jobs itself; `None` before the first job.
     takes_jobs: Cell<Option<bool>>,
     /// The number of [`ClockHold`]s: virtual time stands still while there is one.
@@ -501,21 +501,6 @@ impl LoopCore {
     #[inline]
     pub(crate) fn may_attempt(&self) -> bool {
         self.tries_first || self.is_nearly_idle()
-    }
-
-    /// Whether a small read of a file is queued for the driver instead of [attempted](LoopCore::attempt).
-    #[inline]
-    pub(crate) fn queues_read(&self) -> bool {
-        self.submits_in_batches && self.read_batch.queues(self.counters.turns.get(), self.ready.len())
-    }
-
-    /// Notes that a direct read was started, and may submit it: see [`ReadBatch`]. Without other ready tasks the next turn
-    /// submits it just as soon.
-    pub(crate) fn direct_read_started(&self) {
-        if self.submits_in_batches && !self.ready.is_empty() && self.read_batch.count_direct() {
-            // An error occurs again in the next poll, which handles it.
-            let _ = self.driver().flush();
-        }
     }
 
     /// Whether fewer than two tasks are ready, so that batching submissions would not save a system call.

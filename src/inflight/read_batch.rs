@@ -12,6 +12,8 @@
 
 use std::cell::Cell;
 
+use crate::event_loop::core::LoopCore;
+
 /// The least number of cached reads for which the ring is faster. Measured with 4 KiB: 0.93 x the rate of immediate reads
 /// with 4 in a turn, 1.03 with 8, 1.08 with 32.
 const MIN_BATCH: usize = 8;
@@ -59,6 +61,23 @@ impl ReadBatch {
         let queued = self.direct.get() + 1;
         self.direct.set(queued % DIRECT_BATCH);
         queued == DIRECT_BATCH
+    }
+}
+
+impl LoopCore {
+    /// Whether a small read of a file is queued for the driver instead of [attempted](LoopCore::attempt).
+    #[inline]
+    pub(crate) fn queues_read(&self) -> bool {
+        self.submits_in_batches && self.read_batch.queues(self.counters.turns.get(), self.ready.len())
+    }
+
+    /// Notes that a direct read was started, and may submit it. Without other ready tasks the next turn submits it just as
+    /// soon.
+    pub(crate) fn direct_read_started(&self) {
+        if self.submits_in_batches && !self.ready.is_empty() && self.read_batch.count_direct() {
+            // An error occurs again in the next poll, which handles it.
+            let _ = self.driver().flush();
+        }
     }
 }
 
