@@ -57,37 +57,34 @@
 //! handle's after the output is. Nothing that is not `Send` is left for another thread to drop. On the loop's thread, the
 //! block is kept for the next task of its size: see `memory.rs`.
 
+mod cell;
+mod ending;
 mod header;
+mod joining;
 mod refs;
 
-use std::alloc::Layout;
-use std::any::Any;
-use std::cell::{Cell, UnsafeCell};
-use std::future::Future;
-use std::mem::{ManuallyDrop, MaybeUninit};
-use std::panic::{AssertUnwindSafe, Location, catch_unwind};
-use std::pin::Pin;
-use std::ptr::{self, NonNull};
+use std::cell::Cell;
+use std::mem::ManuallyDrop;
+use std::panic::Location;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::task::{Context, Poll, Waker};
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::task::{Context, Waker};
 
+use self::cell::VTable;
+pub(crate) use self::cell::{create, spawn_on, spawn_unchecked};
 use self::header::{Joiner, Origin, PackedReason};
 pub(crate) use self::header::{WaitName, WaitReason};
 pub(crate) use self::refs::{Owner, RemoteWake, Runnable, TaskRef};
 use self::refs::{WAKER, raw_waker};
 use super::TaskId;
 use super::child_set::Membership;
-use super::join::{JoinError, JoinHandle};
 use super::local::Locals;
-use super::memory::{self, BlockSize};
-use super::unread::UnreadError;
 use crate::diagnostics::dump::Waiting;
 use crate::diagnostics::probe::TaskProbe;
 use crate::diagnostics::task_span::{TaskSpan, WakerOp};
 use crate::event_loop::core::{LoopCore, RemoteEvent};
-use crate::event_loop::exception::{Exception, guard, report};
 use crate::event_loop::inbox::Inbox;
 use crate::event_loop::task_key::TaskKey;
 use crate::time::Instant;
@@ -101,8 +98,6 @@ pub(crate) enum Ending {
     /// It was spawned in a group that had failed or ended.
     Refused,
 }
-
-const FINISHED_DESTRUCTOR: &str = "a finished task's destructor";
 
 const QUEUED_REMOTE: u32 = 1;
 const DONE: u32 = 2;
@@ -147,260 +142,6 @@ pub(crate) struct Header {
     span: TaskSpan,
     /// What the console measures.
     probe: TaskProbe,
-}
-
-/// The allocation. `repr(C)`, so that a pointer to the task is a pointer to its header.
-#[repr(C)]
-struct Task<F: Future> {
-    header: Header,
-    /// Loop's thread only. The future is pinned: it is dropped in place.
-    stage: UnsafeCell<Stage<F>>,
-}
-
-enum Stage<F: Future> {
-    Running(F),
-    Finished(Result<F::Output, JoinError>),
-    Empty,
-}
-
-/// The functions that depend on the future's type. Each requires a task of the type that the table was made for.
-struct VTable {
-    /// Polls the future; true if it is dropped and the stage `Finished`. Loop's thread, not `DONE`, not re-entrant.
-    poll: unsafe fn(NonNull<Header>, &mut Context<'_>) -> bool,
-    /// Drops the future and stores a cancelled or failed result. Loop's thread, not `DONE`, not being polled.
-    cancel: unsafe fn(NonNull<Header>),
-    /// Moves the output into an `Option<Result<T, JoinError>>`. Loop's thread.
-    take_output: unsafe fn(NonNull<Header>, *mut ()),
-    /// Drops an output that no handle will take; returns the failure, if it is one. Loop's thread.
-    drop_output: unsafe fn(NonNull<Header>) -> Option<Unread>,
-    /// The size of the task's memory.
-    size: BlockSize,
-}
-
-impl<F: Future> Task<F> {
-    const VTABLE: VTable = VTable {
-        poll: Self::poll,
-        cancel: Self::cancel,
-        take_output: Self::take_output,
-        drop_output: Self::drop_output,
-        size: Self::SIZE,
-    };
-
-    const SIZE: BlockSize = BlockSize::of(Layout::new::<Task<F>>());
-
-    /// # Safety
-    ///
-    /// `task` is a live `Task<F>`, this is its loop's thread, and no other reference to the stage exists.
-    unsafe fn stage<'a>(task: NonNull<Header>) -> &'a mut Stage<F> {
-        // SAFETY: the caller's promise; `repr(C)` puts the header at the task's address.
-        unsafe { &mut *task.cast::<Task<F>>().as_ref().stage.get() }
-    }
-
-    unsafe fn poll(task: NonNull<Header>, cx: &mut Context<'_>) -> bool {
-        // SAFETY: the vtable's contract: the loop's thread, and polls are not re-entrant.
-        let stage = unsafe { Self::stage(task) };
-        let Stage::Running(future) = stage else {
-            unreachable!("a task without DONE has a future")
-        };
-        let future = &raw mut *future;
-        let (mut output, mut is_ready) = (MaybeUninit::uninit(), false);
-        let polled = catch_unwind(AssertUnwindSafe(|| {
-            // SAFETY: the future stays in the task's memory until it is dropped in place.
-            if let Poll::Ready(value) = unsafe { Pin::new_unchecked(&mut *future) }.poll(cx) {
-                output.write(value);
-                is_ready = true;
-                // SAFETY: whether this panics or not, nothing uses the future again: the stage is overwritten below.
-                unsafe { ptr::drop_in_place(future) };
-            }
-        }));
-        let result = match polled {
-            Ok(()) if !is_ready => return false,
-            // SAFETY: it was written before `is_ready` was set.
-            Ok(()) => Ok(unsafe { output.assume_init() }),
-            Err(payload) if is_ready => {
-                report(Exception::panic(FINISHED_DESTRUCTOR, payload));
-                // SAFETY: as above.
-                Ok(unsafe { output.assume_init() })
-            }
-            Err(payload) => {
-                // SAFETY: it was not dropped, and is overwritten below.
-                guard(FINISHED_DESTRUCTOR, || unsafe { ptr::drop_in_place(future) });
-                Err(JoinError::panicked(RawTask(task).id(), payload))
-            }
-        };
-        // SAFETY: the future is dropped, so nothing that has to be dropped is overwritten.
-        unsafe { ptr::write(stage, Stage::Finished(result)) };
-        true
-    }
-
-    unsafe fn cancel(task: NonNull<Header>) {
-        // SAFETY: the vtable's contract.
-        let stage = unsafe { Self::stage(task) };
-        guard("a cancelled task's destructor", || *stage = Stage::Empty);
-        let raw = RawTask(task);
-        let error = match raw.header().ending.get() {
-            Ending::Cancelled => JoinError::cancelled(raw.id()),
-            Ending::Failed => JoinError::failed(raw.id()),
-            Ending::Refused => JoinError::refused(raw.id()),
-        };
-        *stage = Stage::Finished(Err(error));
-    }
-
-    unsafe fn take_output(task: NonNull<Header>, out: *mut ()) {
-        // SAFETY: the vtable's contract.
-        let stage = unsafe { Self::stage(task) };
-        if let Some(result) = Self::take_result(stage) {
-            // SAFETY: the caller passes a pointer to an `Option<Result<F::Output, JoinError>>`, which is `None`.
-            unsafe { out.cast::<Option<Result<F::Output, JoinError>>>().write(Some(result)) };
-        }
-    }
-
-    /// The result, unless it was taken. Does not move the rest of the stage, which is as large as the future.
-    #[inline]
-    fn take_result(stage: &mut Stage<F>) -> Option<Result<F::Output, JoinError>> {
-        let Stage::Finished(result) = stage else {
-            return None;
-        };
-        // SAFETY: the result is moved out, and overwritten without being dropped.
-        unsafe {
-            let result = ptr::read(result);
-            ptr::write(stage, Stage::Empty);
-            Some(result)
-        }
-    }
-
-    unsafe fn drop_output(task: NonNull<Header>) -> Option<Unread> {
-        // SAFETY: the vtable's contract.
-        unsafe { Self::drop_output_with(task, drop) }
-    }
-
-    /// As `drop_output`; `drop_value` gets the output of a task that did not panic.
-    unsafe fn drop_output_with(task: NonNull<Header>, drop_value: impl FnOnce(F::Output)) -> Option<Unread> {
-        // SAFETY: the vtable's contract.
-        let stage = unsafe { Self::stage(task) };
-        match Self::take_result(stage)? {
-            Err(error) => error.try_into_panic().ok().map(Unread::Panic),
-            Ok(output) => {
-                guard("a result's destructor", || drop_value(output));
-                None
-            }
-        }
-    }
-}
-
-impl<F: Future + 'static> Task<F> {
-    /// For futures that borrow nothing: an `Err` that is dropped unread is reported.
-    const REPORTING: VTable = VTable {
-        drop_output: Self::drop_output_reporting,
-        ..Self::VTABLE
-    };
-
-    unsafe fn drop_output_reporting(task: NonNull<Header>) -> Option<Unread> {
-        let mut unread = None;
-        // SAFETY: the vtable's contract.
-        let panic = unsafe { Self::drop_output_with(task, |output| unread = UnreadError::of(output)) };
-        panic.or(unread.map(Unread::Error))
-    }
-}
-
-/// A failure that no join handle has taken.
-enum Unread {
-    Panic(Box<dyn Any + Send>),
-    Error(UnreadError),
-}
-
-/// Creates a task, lists it and schedules its first poll. On a closed loop the task is cancelled unpolled.
-pub(crate) fn spawn_on<F: Future + 'static>(
-    core: &LoopCore,
-    future: F,
-    name: Option<Box<str>>,
-    spawned_at: &'static Location<'static>,
-) -> JoinHandle<F::Output> {
-    let handle = create(core, future, name, spawned_at);
-    handle.raw().start(core);
-    handle
-}
-
-/// Creates a task and adds it to the loop's list. The caller starts it.
-#[inline]
-pub(crate) fn create<F: Future + 'static>(
-    core: &LoopCore,
-    future: F,
-    name: Option<Box<str>>,
-    spawned_at: &'static Location<'static>,
-) -> JoinHandle<F::Output> {
-    // SAFETY: the future is `'static`, so neither it nor its output borrows anything.
-    unsafe { create_unchecked(core, future, &Task::<F>::REPORTING, name, spawned_at) }
-}
-
-/// As [`spawn_on`], for a future that may borrow. An `Err` output that is not taken is dropped.
-///
-/// # Safety
-///
-/// If the future or its output borrows anything, the task must be done and its output taken before the borrow ends.
-pub(crate) unsafe fn spawn_unchecked<F: Future>(
-    core: &LoopCore,
-    future: F,
-    name: Option<Box<str>>,
-    spawned_at: &'static Location<'static>,
-) -> JoinHandle<F::Output> {
-    // SAFETY: the caller's promise.
-    let handle = unsafe { create_unchecked(core, future, &Task::<F>::VTABLE, name, spawned_at) };
-    handle.raw().start(core);
-    handle
-}
-
-/// # Safety
-///
-/// As for [`spawn_unchecked`]. `vtable` is one of the tables of `Task<F>`.
-#[inline]
-unsafe fn create_unchecked<F: Future>(
-    core: &LoopCore,
-    future: F,
-    vtable: &'static VTable,
-    name: Option<Box<str>>,
-    spawned_at: &'static Location<'static>,
-) -> JoinHandle<F::Output> {
-    let id = core.next_task_id();
-    // Here, because a subscriber is foreign code, and no task exists yet that it could find half made.
-    let span = TaskSpan::new(id, name.as_deref(), spawned_at, size_of::<F>());
-    let is_cleanup_helper = core.current_task().is_some_and(RawTask::is_cleanup);
-    let origin = Origin::new(spawned_at, name, is_cleanup_helper);
-    let locals = Cell::new(Locals::current());
-    let probe = TaskProbe::new(core);
-    let (block, inbox) = core.task_memory.take(Task::<F>::SIZE, &core.inbox);
-    let raw = RawTask(block.cast());
-    // SAFETY: the block has the size and alignment of a `Task<F>`. Written in place: a large future would otherwise be built
-    // on the stack and copied.
-    unsafe {
-        block.cast::<Task<F>>().write(Task {
-            header: Header {
-                // The list's reference and the join handle's.
-                state: AtomicU32::new(2 * REF),
-                id_high: (id.0 >> 32) as u32,
-                orphans: Cell::new(0),
-                is_ready: Cell::new(false),
-                cancel_requested: Cell::new(false),
-                ending: Cell::new(Ending::Cancelled),
-                joinable: Cell::new(true),
-                vtable,
-                inbox,
-                key: Cell::new(TaskKey::NONE),
-                polled_at: Cell::new(Instant::NEVER),
-                wait_reason: Cell::new(PackedReason::NONE),
-                origin,
-                joiner: Cell::default(),
-                membership: Cell::new(None),
-                locals,
-                span,
-                probe,
-            },
-            stage: UnsafeCell::new(Stage::Running(future)),
-        });
-    }
-    raw.header().key.set(TaskKey::new(core.tasks.insert(raw), id.0));
-    crate::diagnostics::trace::task_spawned(raw.id(), raw.name(), spawned_at);
-    JoinHandle::new(raw)
 }
 
 /// A pointer to a task. Copies are not counted: the holder knows which reference keeps the task alive.
@@ -702,192 +443,5 @@ impl RawTask {
             // Cancel was requested during the poll: this is the suspension point.
             self.cancel_now(core);
         }
-    }
-
-    /// Cancels a task immediately. Inside the task's own poll or destructor the future is borrowed: the task then ends
-    /// when that returns, as after [`cancel`](RawTask::cancel). Loop's thread.
-    pub(crate) fn cancel_now(self, core: &LoopCore) {
-        if self.is_done() {
-            return;
-        }
-        if core.is_running(self) {
-            return self.cancel();
-        }
-        core.run_as(self, || {
-            // SAFETY: not done, not being polled, loop's thread. `run_as` keeps other code away from the stage.
-            unsafe { (self.header().vtable.cancel)(self.0) }
-        });
-        self.finish(core);
-    }
-
-    /// Called when the future is dropped and the output stored: delists the task, sets `DONE` and wakes the joiner.
-    ///
-    /// No foreign code runs before `DONE` is set: it would find a task that is neither running nor done, and could end
-    /// it a second time.
-    fn finish(self, core: &LoopCore) {
-        let header = self.header();
-        let id = self.id();
-        let listed = core.tasks.remove(header.key.get().index());
-        debug_assert!(listed == Some(self));
-        // With orphans, the last `Owner` takes these.
-        let (joiner, membership) = match header.orphans.get() {
-            0 => (header.joiner.take(), header.membership.take()),
-            _ => (Joiner::default(), None),
-        };
-        let (locals, span) = (header.locals.take(), header.span.take());
-        match header.joinable.get() {
-            true => self.free_if_last(self.become_done()),
-            false => self.become_done_alone(),
-        }
-        // The task may be freed from here on.
-        crate::diagnostics::trace::task_ended(id);
-        span.close();
-        joiner.wake(core);
-        drop(membership.and_then(Membership::leave));
-        locals.drop_guarded();
-    }
-
-    /// Sets `DONE` and gives up the list's reference in one step, or leaves that reference to the `Runnable` if one is
-    /// queued. Returns the new state.
-    #[inline]
-    fn become_done(self) -> u32 {
-        let header = self.header();
-        let given_up = if header.is_ready.get() { 0 } else { REF };
-        let done = |state: u32| state.wrapping_add(DONE).wrapping_sub(given_up);
-        let ours = 2 * REF;
-        if header.state.load(Acquire) == ours {
-            // The only references are the list's and the handle's, both of this thread: no other can modify `state`.
-            header.state.store(done(ours), Release);
-            return done(ours);
-        }
-        done(header.state.fetch_add(done(0), AcqRel))
-    }
-
-    /// Sets `DONE` for a task without a join handle, then drops its output, then its reference. The output's
-    /// destructor is foreign code: it runs after `DONE`, and while that reference keeps the memory alive.
-    fn become_done_alone(self) {
-        let header = self.header();
-        match (header.state.load(Acquire), header.is_ready.get()) {
-            // The list's is the only reference. There is no waker, so no other thread can modify `state`.
-            (REF, false) => header.state.store(REF | DONE, Release),
-            (_, false) => drop(header.state.fetch_add(DONE, AcqRel)),
-            // The queued `Runnable` inherits the list's reference, so this function takes one of its own.
-            (_, true) => drop(header.state.fetch_add(DONE + REF, AcqRel)),
-        }
-        self.drop_output();
-        self.drop_ref();
-    }
-
-    fn drop_output(self) {
-        // SAFETY: the task is done or finishing, and this is the loop's thread.
-        let unread = unsafe { (self.header().vtable.drop_output)(self.0) };
-        match unread {
-            None => {}
-            Some(Unread::Panic(payload)) => report(Exception::task_panic(self, payload)),
-            Some(Unread::Error(error)) => error.report_of_task(self),
-        }
-    }
-
-    fn clone_ref(self) {
-        let old = self.header().state.fetch_add(REF, Relaxed);
-        assert!(old < u32::MAX / 2, "too many wakers of one task");
-    }
-
-    /// Drops one reference. The task may be freed by this. Any thread.
-    #[inline]
-    fn drop_ref(self) {
-        let state = &self.header().state;
-        // The holder of the last reference is alone: no other thread can modify `state`.
-        let left = match state.load(Acquire) {
-            last if last & !DONE == REF => last - REF,
-            _ => state.fetch_sub(REF, AcqRel) - REF,
-        };
-        self.free_if_last(left);
-    }
-
-    /// Frees the task if `state`, the caller's new value, counts no reference.
-    #[inline]
-    fn free_if_last(self, state: u32) {
-        if state & !DONE == 0 {
-            // SAFETY: no reference is left, so nothing else can reach the task. The stage is empty: the list's
-            // reference went after the future was dropped, the join handle's after the output was.
-            unsafe { self.free() }
-        }
-    }
-
-    /// Frees the task. Any thread.
-    ///
-    /// # Safety
-    ///
-    /// No reference is left, and the stage is empty.
-    unsafe fn free(self) {
-        let header = self.0.as_ptr();
-        // SAFETY: the caller's promise. Of the other fields that have a destructor, those of the loop's thread are empty: see
-        // "Freeing" above.
-        let (size, inbox) = unsafe {
-            debug_assert!(matches!((*header).joiner.take(), Joiner::Task(TaskKey::NONE)));
-            debug_assert!((*header).membership.take().is_none() && (*header).locals.take().is_empty());
-            ptr::drop_in_place(&raw mut (*header).origin);
-            ptr::drop_in_place(&raw mut (*header).span);
-            ((*header).vtable.size, ptr::read(&raw const (*header).inbox))
-        };
-        let block = self.0.cast();
-        match LoopCore::try_running() {
-            // SAFETY: `create` took the block from this loop's memory with this size, and nothing uses it any more.
-            Some(core) if Arc::ptr_eq(&core.inbox, &inbox) => unsafe { core.task_memory.keep(size, block, inbox) },
-            // SAFETY: as above.
-            _ => unsafe { memory::free(size, block, inbox) },
-        }
-    }
-
-    // The join handle's operations; all on the loop's thread.
-
-    #[inline]
-    pub(crate) fn poll_join<T>(self, cx: &mut Context<'_>) -> Poll<Result<T, JoinError>> {
-        if !self.is_finished() && self.register_joiner(cx) {
-            return Poll::Pending;
-        }
-        let mut out: Option<Result<T, JoinError>> = None;
-        // SAFETY: the handle's `T` is the future's output type, and the task is done.
-        unsafe { (self.header().vtable.take_output)(self.0, (&raw mut out).cast()) };
-        self.header().joinable.set(false);
-        Poll::Ready(out.expect("JoinHandle polled after it returned its result"))
-    }
-
-    /// Makes the current task, or the waker, wait for this task. False if this task is finished.
-    fn register_joiner(self, cx: &mut Context<'_>) -> bool {
-        let core = LoopCore::try_current();
-        let joiner = core
-            .filter(|core| self.is_of(core))
-            .and_then(|core| core.task_polled_with(cx));
-        let joiner = match joiner {
-            Some(joiner) => {
-                joiner.set_wait_reason(WaitReason::Task(self.id()));
-                Joiner::Task(joiner.key())
-            }
-            None => {
-                super::set_wait_reason(WaitReason::Task(self.id()));
-                // Foreign code: the task may finish inside it, and then there is nothing to wait for.
-                let waker = cx.waker().clone();
-                if self.is_finished() {
-                    return false;
-                }
-                Joiner::Waker(waker)
-            }
-        };
-        // A waker's destructor, if there was one, is foreign code: the task may finish inside it, and wakes the new joiner.
-        drop(self.header().joiner.replace(joiner));
-        true
-    }
-
-    /// Drops the join handle's reference, and the output if it was not taken.
-    pub(crate) fn detach(self) {
-        let header = self.header();
-        let is_output_here = header.joinable.replace(false) && self.is_done();
-        drop(header.joiner.take());
-        if is_output_here {
-            self.drop_output();
-        }
-        self.drop_ref();
     }
 }
