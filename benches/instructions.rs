@@ -73,19 +73,19 @@ mod run {
     /// runs, because the number of requests that one turn of the loop finds varies. The servers share the code of reads and
     /// writes; in a program with `echo` alone it is inlined, and takes less.
     const EXPECTED: [(&str, &str, u64); 13] = [
-        ("echo", "proactor", 1_026),
-        ("echo", "reactor", 821),
-        ("timeout", "proactor", 1_231),
-        ("timeout", "reactor", 1_025),
-        ("spawn", "proactor", 787),
-        ("spawn", "reactor", 795),
-        ("yield", "proactor", 259),
-        ("yield", "reactor", 265),
+        ("echo", "proactor", 943),
+        ("echo", "reactor", 815),
+        ("timeout", "proactor", 1_092),
+        ("timeout", "reactor", 962),
+        ("spawn", "proactor", 763),
+        ("spawn", "reactor", 788),
+        ("yield", "proactor", 244),
+        ("yield", "reactor", 255),
         ("file", "proactor", 291),
         ("file", "reactor", 315),
-        ("http", "proactor", 8_560),
-        ("http", "reactor", 7_667),
-        ("sleep", "null", 1_769),
+        ("http", "proactor", 8_412),
+        ("http", "reactor", 7_589),
+        ("sleep", "null", 1_711),
     ];
 
     /// What can be counted.

@@ -668,3 +668,25 @@ fn an_interval_can_be_reset() {
     let expected = [0, 14, 17, 27, 27, 100, 110].map(std::time::Duration::from_millis);
     assert_eq!(ticked.expect("the loop runs"), expected);
 }
+
+/// A cancelled timer leaves its heap entry, which the next one takes over. Once the entry was removed, because it came due, the next
+/// timer needs one of its own.
+#[test]
+fn a_cancelled_timer_that_came_due_can_be_set_again() {
+    on_every_driver(|case| {
+        case.run(async {
+            for _ in 0..5 {
+                // The sleep takes over the entry of the timer that was cancelled last. The other one comes due meanwhile.
+                let cancelled: Vec<_> = (0..3).map(|_| started(MS)).collect();
+                drop(cancelled);
+                sleep(3 * MS).await;
+                let (first, second, third) = (started(MS), started(MS), started(MS));
+                assert_eq!(counters().timers, 3);
+                first.await;
+                second.await;
+                third.await;
+                assert_eq!(counters().timers, 0);
+            }
+        });
+    });
+}
