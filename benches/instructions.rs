@@ -83,7 +83,7 @@ mod run {
         ("yield", "reactor", 255),
         ("file", "proactor", 291),
         ("file", "reactor", 315),
-        ("http", "proactor", 8_412),
+        ("http", "proactor", 8_263),
         ("http", "reactor", 7_589),
         ("sleep", "null", 1_711),
     ];

@@ -104,7 +104,8 @@ impl Sender {
     /// Sends synchronously from the slices; `None` if the driver does not support it, another send is active or the
     /// kernel accepts nothing at once. The caller has already spent the budget.
     fn send_now(&self, descriptor: &Descriptor, bufs: &[IoSlice<'_>]) -> Option<OsResult> {
-        if !descriptor.write.is_free() {
+        // Without a chance, the slices are not joined: `put_slices` copies them, too.
+        if !descriptor.write.is_free() || !descriptor.core.may_attempt() {
             return None;
         }
         let (fd, medium) = (descriptor.fd, self.medium);
