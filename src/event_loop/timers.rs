@@ -1,4 +1,4 @@
-//! The timers of a loop: heaps of deadlines and a slab of actions.
+//! The timers of a loop: heaps of deadlines and a table of slots with their actions.
 //!
 //! A timer never fires early. It may fire later than its deadline by its slack, a fraction of its length, so that timers with
 //! neighbouring deadlines share a wake-up: see [`Builder::timer_slack`](crate::Builder::timer_slack). There is one heap for each
