@@ -127,6 +127,12 @@ impl Builder {
         self
     }
 
+    /// Whether the driver is wrapped.
+    #[cfg(feature = "sim")]
+    pub(crate) fn wraps_driver(&self) -> bool {
+        self.wrap.is_some()
+    }
+
     /// The size of the io_uring submission queue: how many operations are submitted with one system call (256). Further
     /// ones cost another call, or wait. The kernel rounds up to a power of two. Other drivers have no such queue.
     pub fn ring_entries(mut self, entries: u32) -> Builder {

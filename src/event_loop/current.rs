@@ -72,6 +72,11 @@ fn outside_of_a_loop(call: &str) -> ! {
     )
 }
 
+#[cold]
+fn already_running() -> io::Error {
+    io::Error::other("an event loop is already running on this thread: spawn a task instead, or use another thread")
+}
+
 impl LoopCore {
     /// The current loop of this thread.
     #[inline]
@@ -86,7 +91,7 @@ impl LoopCore {
     #[inline]
     pub(crate) fn try_running<'a>() -> Option<&'a LoopCore> {
         // SAFETY: the `CurrentGuard` keeps its loop alive while the pointer is set, and resets the pointer before it drops
-        // its `Rc`. It is dropped in the frame that made it, so the reference, which every caller in this crate uses at
+        // its `Rc`; `run_as_current` resets it before its borrow of the loop ends. The guard is dropped in the frame that made it, so the reference, which every caller in this crate uses at
         // once or within the call into user code during which the loop is current, does not outlive it.
         unsafe { RUNNING.get().as_ref() }
     }
@@ -138,9 +143,7 @@ impl LoopCore {
             return Err(crate::error::forked_error());
         }
         if let Some(_running) = running() {
-            return Err(io::Error::other(
-                "an event loop is already running on this thread: spawn a task instead, or use another thread",
-            ));
+            return Err(already_running());
         }
         if self.is_closed() {
             return Err(crate::error::LoopClosed.into());
@@ -152,6 +155,21 @@ impl LoopCore {
         let mut guard = self.make_current();
         guard.kind = kind;
         Ok(guard)
+    }
+
+    /// Runs `call` with this loop as the current and running one: as under the guard of `enter_to_run`, but the caller's
+    /// borrow keeps the loop alive. An error if a loop is running on this thread already.
+    #[cfg(feature = "sim")]
+    #[inline]
+    pub(super) fn run_as_current<R>(&self, call: impl FnOnce() -> R) -> io::Result<R> {
+        if !RUNNING.get().is_null() {
+            return Err(already_running());
+        }
+        let (_, outer) = open(self, true);
+        let _restore = OnDrop(|| {
+            change_to(outer);
+        });
+        Ok(call())
     }
 
     /// Runs `call` as if this thread were running no loop.

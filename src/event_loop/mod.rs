@@ -15,6 +15,8 @@ mod park;
 pub(crate) mod ready;
 pub(crate) mod remote_event;
 mod shutdown;
+#[cfg(feature = "sim")]
+pub(crate) mod simulated;
 pub(crate) mod task_key;
 pub(crate) mod task_list;
 pub(crate) mod timers;

@@ -148,7 +148,7 @@ impl LoopCore {
     /// Step 6: runs this many entries of the ready queue. Not inlined into the turn, whose other values would take the
     /// registers.
     #[inline(never)]
-    fn run_batch(&self, batch: usize) -> io::Result<()> {
+    pub(super) fn run_batch(&self, batch: usize) -> io::Result<()> {
         // Decided once per turn.
         if self.probe.is_on() {
             return self.run_batch_probed(batch);

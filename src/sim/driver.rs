@@ -242,11 +242,7 @@ unsafe impl Driver for SimDriver {
     fn poll(&mut self, completed: &mut Vec<Completion>, wait: Wait) -> io::Result<()> {
         let mut kernel = self.kernel.borrow_mut();
         let before = completed.len();
-        let done = &mut kernel.loops[self.loop_index as usize].done;
-        if !done.is_empty() {
-            completed.append(done);
-        }
-        while kernel.advance(self.loop_index, completed) && completed.len() == before {}
+        kernel.reap(self.loop_index, completed);
         let is_idle = completed.len() == before;
         match (wait, &self.notifier) {
             (Wait::No | Wait::Poll, _) => {

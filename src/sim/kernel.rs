@@ -147,19 +147,32 @@ impl Kernel {
         self.network.woken.clear();
     }
 
-    /// As `distribute`, after an event of the network. Returns a loop that gets its turn at once.
+    /// As `distribute`, after an event of the network. Returns a loop that gets its turn at once. If the operation that
+    /// the event concerns is all that the loop has to learn, and its driver is not wrapped, it is carried out: true, and
+    /// its completion is in `completed`.
     #[inline]
-    pub(super) fn distribute_event(&mut self) -> Option<u32> {
-        if let ([waiter], Some(wire)) = (&self.network.woken[..], &mut self.network.wire)
+    pub(super) fn distribute_event(&mut self, completed: &mut Vec<Completion>) -> Option<(u32, bool)> {
+        if let (&[waiter], Some(wire)) = (&self.network.woken[..], &mut self.network.wire)
             && wire.schedule.run_at_once(waiter.loop_index, self.clock)
         {
-            let loop_index = waiter.loop_index;
-            self.loops[loop_index as usize].try_again(waiter.slot);
             self.network.woken.clear();
-            return Some(loop_index);
+            let ops = &mut self.loops[waiter.loop_index as usize];
+            let is_reaped = ops.try_at_once(&mut self.network, waiter.slot, completed);
+            return Some((waiter.loop_index, is_reaped));
         }
         self.distribute();
         None
+    }
+
+    /// Tries the queued operations of a loop until one completes or none is left, and moves the completions to
+    /// `completed`.
+    pub(super) fn reap(&mut self, index: u32, completed: &mut Vec<Completion>) {
+        let before = completed.len();
+        let done = &mut self.loops[index as usize].done;
+        if !done.is_empty() {
+            completed.append(done);
+        }
+        while self.advance(index, completed) && completed.len() == before {}
     }
 
     /// Tries the queued operations of a loop, and pushes the completions of those that are done. An operation that one

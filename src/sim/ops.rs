@@ -26,6 +26,8 @@ pub(super) struct LoopOps {
     pub(super) is_dead: bool,
     /// Its operations fail, but its sockets can be closed: the loop ends, and its process continues.
     pub(super) fails_ops: bool,
+    /// Another driver wraps the loop's: completions reach the loop through its poll alone.
+    pub(super) is_wrapped: bool,
     pub(super) pool: ProvidedPool,
     pub(super) counters: DriverCounters,
 }
@@ -62,6 +64,7 @@ impl LoopOps {
             done: Vec::new(),
             is_dead: false,
             fails_ops: false,
+            is_wrapped: false,
             pool: ProvidedPool::default(),
             counters: DriverCounters::default(),
         }
@@ -131,6 +134,31 @@ impl LoopOps {
     pub(super) fn try_again(&mut self, slot: u32) {
         self.slots[slot as usize].is_queued = true;
         self.queued.push(slot);
+    }
+
+    /// Carries out a receive whose socket has changed, if it is not cancelled and the loop has nothing else to report.
+    /// Otherwise queues the operation, and returns false.
+    #[inline]
+    pub(super) fn try_at_once(&mut self, network: &mut Network, at: u32, completed: &mut Vec<Completion>) -> bool {
+        let slot = &mut self.slots[at as usize];
+        let is_alone = self.queued.is_empty() && self.done.is_empty() && !self.is_wrapped;
+        if is_alone && !slot.is_cancelled && !self.is_dead && !self.fails_ops {
+            // SAFETY: the operation has not completed, so its op is in place.
+            if let Op::Recv { fd, ptr, len, .. } = *unsafe { &*slot.op } {
+                // SAFETY: the operation owns these bytes until it completes, which has not been reported yet.
+                if let Some(received) = unsafe { network.recv_arrived(fd, ptr, len) } {
+                    slot.op = std::ptr::null();
+                    self.counters.completions += 1;
+                    completed.push(Completion {
+                        id: slot.id,
+                        result: OpResult::new(Ok(received)),
+                    });
+                    return true;
+                }
+            }
+        }
+        self.try_again(at);
+        false
     }
 
     /// Whether the next poll has something to do.

@@ -38,7 +38,8 @@ use super::run_state::RunState;
 use super::schedule::{Event, HostClock, Schedule};
 use super::settings::{Failure, FailureKind, Outcome, RunSettings};
 use super::sweep::{Environment, Failed, Report};
-use crate::driver::{Driver, Notify, Wait};
+use crate::driver::{Completion, Driver, Notify, Wait};
+use crate::event_loop::simulated::Turned;
 use crate::rand::Rng;
 use crate::signal::SignalKind;
 use crate::sys::lock;
@@ -232,8 +233,13 @@ impl WorldState {
         self.hosts.borrow_mut()[usize::from(host)].quirks = Some(quirks);
     }
 
+    /// The driver of a loop is wrapped, so the loop has to poll it.
+    fn set_wrapped(&self, loop_index: u32) {
+        self.kernel.borrow_mut().loops[loop_index as usize].is_wrapped = true;
+    }
+
     /// Adds a host's quirks to the driver of a new loop.
-    fn with_quirks(&self, host: u16, driver: Box<dyn Driver>) -> Box<dyn Driver> {
+    fn with_quirks(&self, host: u16, loop_index: u32, driver: Box<dyn Driver>) -> Box<dyn Driver> {
         let (quirks, stream) = {
             let info = &mut self.hosts.borrow_mut()[usize::from(host)];
             info.started += 1;
@@ -243,6 +249,7 @@ impl WorldState {
             return driver;
         };
         self.note(host, EventKind::Quirk, quirks.to_string());
+        self.set_wrapped(loop_index);
         let kernel = self.kernel.clone();
         let observer = move |kind| {
             if let Some(wire) = &mut kernel.borrow_mut().network.wire {
@@ -766,6 +773,8 @@ impl Sim {
 struct World {
     state: Rc<WorldState>,
     loops: Vec<Option<EventLoop>>,
+    /// The completions of a loop in its turn; its memory is kept between turns.
+    completed: Vec<Completion>,
     /// The result of the test, once it has ended.
     result: Rc<RefCell<Option<Result<(), BoxError>>>>,
     events: u64,
@@ -894,6 +903,7 @@ impl World {
         World {
             state,
             loops: Vec::new(),
+            completed: Vec::new(),
             result: Rc::default(),
             events: 0,
         }
@@ -940,10 +950,13 @@ impl World {
         let notified = self.state.notified.clone();
         let notifier = Arc::new(LoopNotifier { loop_index, notified });
         let driver = SimDriver::in_world(&self.state.kernel, host, loop_index, notifier);
-        let driver = self.state.with_quirks(host, Box::new(driver));
+        let driver = self.state.with_quirks(host, loop_index, Box::new(driver));
         // The default depends on the machine, and a run must not.
         let builder = Builder::new().max_blocking_threads(JOBS).max_file_threads(JOBS);
         let builder = configure(builder).watch_entries(self.state.settings.watches_entries);
+        if builder.wraps_driver() {
+            self.state.set_wrapped(loop_index);
+        }
         let event_loop = builder.with_driver(driver).build()?;
         let notified = self.state.notified.clone();
         event_loop.core().inbox.watch(move || notified.check_thread());
@@ -981,11 +994,11 @@ impl World {
             match event {
                 Event::Net(event) => {
                     kernel.network.happen(event);
-                    if let Some(loop_index) = kernel.distribute_event() {
+                    if let Some((loop_index, is_reaped)) = kernel.distribute_event(&mut self.completed) {
                         // The loop's turn is an event too.
                         self.events += 1;
                         drop(kernel);
-                        self.turn(loop_index);
+                        self.turn(loop_index, is_reaped);
                         turned = Some(loop_index);
                         break;
                     }
@@ -993,7 +1006,7 @@ impl World {
                 Event::Run { loop_index } => {
                     if kernel.schedule().begin_turn(loop_index, at) {
                         drop(kernel);
-                        self.turn(loop_index);
+                        self.turn(loop_index, false);
                         turned = Some(loop_index);
                         break;
                     }
@@ -1049,21 +1062,32 @@ impl World {
         });
     }
 
-    fn turn(&mut self, loop_index: u32) {
+    /// Gives a loop a turn, then plans its next one. `is_reaped` if its completions have been taken already.
+    fn turn(&mut self, loop_index: u32, is_reaped: bool) {
         let Some(event_loop) = &self.loops[loop_index as usize] else {
             return;
         };
-        let core = event_loop.core();
-        let before = core.counters.ran.get();
-        let result = event_loop.turn_nowait().and_then(|()| event_loop.flush());
-        if let Err(error) = result {
-            return self.state.fail(error_failure(format!("a loop failed: {error}")));
-        }
-        let entries = core.counters.ran.get() - before;
-        let wait = core.next_wait();
+        let mut kernel = self.state.kernel.borrow_mut();
+        let now = kernel.clock;
+        let result = if kernel.loops[loop_index as usize].is_wrapped {
+            drop(kernel);
+            turn_polled(event_loop)
+        } else {
+            if !is_reaped {
+                kernel.reap(loop_index, &mut self.completed);
+            }
+            let host = kernel.schedule().host_of(loop_index);
+            let local_now = kernel.now(host);
+            drop(kernel);
+            event_loop.turn_in_world(local_now, &mut self.completed)
+        };
+        let Turned { entries, wait } = match result {
+            Ok(turned) => turned,
+            Err(error) => return self.state.fail(error_failure(format!("a loop failed: {error}"))),
+        };
         let mut kernel = self.state.kernel.borrow_mut();
         let kernel = &mut *kernel;
-        let now = kernel.clock;
+        kernel.submit(loop_index);
         let is_pending = kernel.loops[loop_index as usize].has_pending();
         let Some(wire) = &mut kernel.network.wire else { return };
         let schedule = &mut wire.schedule;
@@ -1362,6 +1386,18 @@ impl World {
             run.missing.extend(missing.map(|path| (name.clone(), path)));
         }
     }
+}
+
+/// A turn of a loop whose driver is wrapped: the wrapper decides what the loop learns, and when.
+fn turn_polled(event_loop: &EventLoop) -> std::io::Result<Turned> {
+    let core = event_loop.core();
+    let before = core.counters.ran.get();
+    event_loop.turn_nowait()?;
+    event_loop.flush()?;
+    Ok(Turned {
+        entries: core.counters.ran.get() - before,
+        wait: core.next_wait(),
+    })
 }
 
 /// Awaits a future; `None` if it panics, which fails the run.

@@ -106,31 +106,44 @@ impl Network {
         Some(Ok(count))
     }
 
-    /// As `recv`, to `len` bytes from `ptr` on: from another host in the most frequent case, in which bytes have arrived.
+    /// As `recv`, to `len` bytes from `ptr` on.
     ///
     /// # Safety
     ///
     /// These bytes may be written, and nothing else uses them.
-    #[inline(always)]
+    #[inline]
     pub(crate) unsafe fn recv_bytes(&mut self, fd: Fd, ptr: *mut u8, len: usize) -> Attempt<u32> {
-        if let Ok((key, end)) = self.stream(fd)
-            && let (Some(conn), Some(wire)) = (self.conns.get_mut(key), &mut self.wire)
-            && conn.is_wired
-            && conn.flows[end].arrived > 0
-        {
-            let flow = &mut conn.flows[end];
-            let most = wire.count(conn.links[end], flow.arrived);
-            // SAFETY: the caller's promise.
-            let count = unsafe { flow.bytes.take(most, ptr, len) };
-            // Descriptors are passed within a host.
-            flow.arrived -= count as usize;
-            if let (1.., Some(sender)) = (count, conn.ends[1 - end].fd) {
-                self.open_window(key, end, sender);
-            }
+        // SAFETY: the caller's promise.
+        if let Some(count) = unsafe { self.recv_arrived(fd, ptr, len) } {
             return Some(Ok(count));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: as above.
         self.recv(fd, |bytes, most| unsafe { bytes.take(most, ptr, len) }, &mut Vec::new())
+    }
+
+    /// Receives bytes that have arrived from another host, which is the most frequent case. `None`, without any effect,
+    /// if there are none, or in any other case.
+    ///
+    /// # Safety
+    ///
+    /// `len` bytes from `ptr` on may be written, and nothing else uses them.
+    #[inline(always)]
+    pub(crate) unsafe fn recv_arrived(&mut self, fd: Fd, ptr: *mut u8, len: usize) -> Option<u32> {
+        let (key, end) = self.stream(fd).ok()?;
+        let (conn, wire) = (self.conns.get_mut(key)?, self.wire.as_mut()?);
+        let flow = &mut conn.flows[end];
+        if !conn.is_wired || flow.arrived == 0 {
+            return None;
+        }
+        let most = wire.count(conn.links[end], flow.arrived);
+        // SAFETY: the caller's promise.
+        let count = unsafe { flow.bytes.take(most, ptr, len) };
+        // Descriptors are passed within a host.
+        flow.arrived -= count as usize;
+        if let (1.., Some(sender)) = (count, conn.ends[1 - end].fd) {
+            self.open_window(key, end, sender);
+        }
+        Some(count)
     }
 
     /// Whether a receive need not wait.
