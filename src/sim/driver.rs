@@ -176,7 +176,7 @@ unsafe impl Driver for SimDriver {
         if let Some(wire) = &mut kernel.network.wire {
             let fd = op.fd().unwrap_or(-1);
             wire.log
-                .record(wire.now, self.host, EventKind::Start, op_kind(op), fd as i64 as u64);
+                .record_inline(wire.now, self.host, EventKind::Start, op_kind(op), fd as i64 as u64);
         }
         let (ops, network) = kernel.parts(self.loop_index);
         if let Op::SendMessage { fd, message, .. } = *op

@@ -292,8 +292,21 @@ impl EventLog {
     /// Appends an event, in the name of the task that is running. Not inlined: its arguments fit into registers.
     #[inline(never)]
     pub(crate) fn record(&mut self, at_ns: u64, host: u16, kind: EventKind, a: u64, b: u64) {
+        self.record_inline(at_ns, host, kind, a, b);
+    }
+
+    /// As `record`, for the events that occur once per message.
+    #[inline(always)]
+    pub(crate) fn record_inline(&mut self, at_ns: u64, host: u16, kind: EventKind, a: u64, b: u64) {
         let task = LoopCore::running_task().map_or(0, |task| task.id().0 as u32);
         self.append(at_ns, host, kind, task, a, b);
+    }
+
+    /// As `record_inline`, between turns, where no task is running.
+    #[inline(always)]
+    pub(crate) fn record_between_turns(&mut self, at_ns: u64, host: u16, kind: EventKind, a: u64, b: u64) {
+        debug_assert!(LoopCore::running_task().is_none());
+        self.append(at_ns, host, kind, 0, a, b);
     }
 
     #[inline(always)]

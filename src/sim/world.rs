@@ -1099,7 +1099,7 @@ impl World {
             Wait::Until(deadline) | Wait::Between(_, deadline) => schedule.run_at_deadline(loop_index, deadline),
             Wait::Forever => {}
         }
-        wire.log.record(now, host, EventKind::Turn, entries, cost);
+        wire.log.record_between_turns(now, host, EventKind::Turn, entries, cost);
         if self.state.settings.watches_entries {
             wire.log.describe_turn(misuse::take_ran());
         }

@@ -170,7 +170,7 @@ impl Conn {
             at,
             tries: 0,
         });
-        wire.log.record(
+        wire.log.record_inline(
             wire.now,
             self.ends[from].host,
             match kind {

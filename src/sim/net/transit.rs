@@ -443,7 +443,7 @@ impl Network {
         (own.heard_at, own.probes) = (wire.now, 0);
         let (host, left) = (own.host, flow.segments.len());
         wire.log
-            .record(wire.now, host, EventKind::Deliver, from.into(), len as u64);
+            .record_between_turns(wire.now, host, EventKind::Deliver, from.into(), len as u64);
         self.touch(fd, Direction::Read);
         Some(left)
     }
