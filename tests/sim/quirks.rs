@@ -317,7 +317,10 @@ fn hosts_with_quirks_crash_and_restart() {
                             windlass::time::sleep(10 * MS).await;
                             continue;
                         };
-                        while ping(&stream, "to the server and back").await.is_ok() {
+                        // A server that loses power after it has received the request never answers: the connection is
+                        // half-open, and a read without a timeout would wait forever.
+                        let ask = || windlass::time::timeout(SEC, ping(&stream, "to the server and back"));
+                        while let Ok(Ok(())) = ask().await {
                             served.set(served.get() + 1);
                         }
                     }
