@@ -9,6 +9,7 @@ mod bytes;
 mod conn;
 mod limits;
 mod options;
+mod rare;
 mod stream;
 mod table;
 mod tcp;

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
+use super::rare::Rare;
 use crate::rand::Rng;
 use crate::sim::link::Link;
 use crate::sim::log::EventLog;
@@ -99,6 +100,10 @@ pub(super) struct LinkState {
     free_at: u64,
     /// When the last datagram arrives, of those that were not reordered.
     datagram_at: u64,
+    loss: Rare,
+    duplicate: Rare,
+    reorder: Rare,
+    short: Rare,
     rng: Rng,
 }
 
@@ -145,18 +150,23 @@ impl Wire {
     }
 
     fn new_link(&mut self, from: u16, to: u16) -> u32 {
-        let config = self.configured(from, to);
+        let config = self.applied(from, to, self.configured(from, to));
         let link = self.links.len() as u32;
+        let mut rng = self.streams.stream(&format!("net/{from}>{to}"));
         self.links.push(LinkState {
             hosts: (from, to),
-            config: self.applied(from, to, config),
+            config,
             is_cut: false,
             is_held: false,
             held: Vec::new(),
             factor: 1.0,
             free_at: 0,
             datagram_at: 0,
-            rng: self.streams.stream(&format!("net/{from}>{to}")),
+            loss: Rare::new(config.loss, &mut rng),
+            duplicate: Rare::new(config.duplicate, &mut rng),
+            reorder: Rare::new(config.reorder, &mut rng),
+            short: Rare::new(config.short, &mut rng),
+            rng,
         });
         self.index.insert(pair(from, to), link);
         link
@@ -218,7 +228,8 @@ impl Wire {
     fn apply(&mut self) {
         for index in 0..self.links.len() {
             let (from, to) = self.links[index].hosts;
-            self.links[index].config = self.applied(from, to, self.configured(from, to));
+            let config = self.applied(from, to, self.configured(from, to));
+            self.links[index].configure(config);
         }
     }
 
@@ -278,14 +289,14 @@ impl Wire {
 
     pub(super) fn is_duplicated(&mut self, link: u32) -> bool {
         let link = &mut self.links[link as usize];
-        link.config.duplicate > 0.0 && link.rng.chance(link.config.duplicate)
+        link.duplicate.occurs(&mut link.rng)
     }
 
     /// When a datagram arrives: after the datagrams before it, unless it is reordered and later ones overtake it.
     pub(super) fn datagram_arrival(&mut self, link: u32, len: usize) -> u64 {
         let at = self.arrival(link, len);
         let link = &mut self.links[link as usize];
-        if link.config.reorder > 0.0 && link.rng.chance(link.config.reorder) {
+        if link.reorder.occurs(&mut link.rng) {
             let mean = link.config.latency.mean().as_nanos() as u64;
             return at + link.rng.below(4 * mean + 1);
         }
@@ -354,6 +365,14 @@ impl Wire {
 }
 
 impl LinkState {
+    fn configure(&mut self, config: Link) {
+        self.config = config;
+        self.loss.set(config.loss, &mut self.rng);
+        self.duplicate.set(config.duplicate, &mut self.rng);
+        self.reorder.set(config.reorder, &mut self.rng);
+        self.short.set(config.short, &mut self.rng);
+    }
+
     /// When a packet of this length that is sent now arrives.
     #[inline(always)]
     fn arrival(&mut self, now: u64, constant: bool, len: usize) -> u64 {
@@ -392,7 +411,7 @@ impl LinkState {
 
     #[inline]
     fn is_lost(&mut self) -> bool {
-        self.config.loss > 0.0 && self.rng.chance(self.config.loss)
+        self.loss.occurs(&mut self.rng)
     }
 
     /// How many of `len` bytes a read or a write transfers.
@@ -401,7 +420,7 @@ impl LinkState {
         if len < 2 {
             return len;
         }
-        let count = match self.rng.chance(self.config.short) {
+        let count = match self.short.occurs(&mut self.rng) {
             true => 1 + self.rng.below(len as u64 - 1) as usize,
             false => len,
         };
