@@ -348,6 +348,7 @@ pub(crate) fn exp(x: f64) -> f64 {
 }
 
 /// The finalizer of SplitMix64: every bit of the input changes every bit of the output with probability one half.
+#[inline]
 pub(crate) fn mix(word: u64) -> u64 {
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -60,6 +60,57 @@ impl SimDriver {
         count
     }
 
+    /// Starts an operation of any kind.
+    #[inline(never)]
+    fn start_any(&self, kernel: &mut Kernel, id: OpId, op: &Op) -> Start {
+        let mut is_queued = true;
+        match *op {
+            Op::File(FileOp::Remove { path, is_dir: false })
+                // SAFETY: the operation owns the path until it completes.
+                if unsafe { is_socket_removed(kernel, self.host, path) } =>
+            {
+                return Start::Done(OpResult::new(Ok(0)));
+            }
+            Op::File(ref file_op) if kernel.has_file(self.host, file_op) => {
+                is_queued = !kernel.start_file(self.host, self.loop_index, id, file_op);
+            }
+            Op::LookUp { .. } if kernel.world.is_some() => {
+                let (now, loop_index) = (kernel.clock, self.loop_index);
+                let at = now + kernel.shared().zone.next_delay();
+                kernel.schedule().push(at, Event::op(loop_index, id));
+                is_queued = false;
+            }
+            // Names are the kernel's even here, and so are files that were opened elsewhere or if the program wants it: a
+            // pool thread carries the operation out.
+            Op::LookUp { .. } | Op::File(_) => {
+                if let Some(world) = &mut kernel.world {
+                    world.real_files.insert(describe_running_task());
+                }
+                return Start::Blocking;
+            }
+            _ => {}
+        }
+        if let Some(wire) = &mut kernel.network.wire {
+            let fd = op.fd().unwrap_or(-1);
+            wire.log
+                .record(wire.now, self.host, EventKind::Start, op_kind(op), fd as i64 as u64);
+        }
+        let (ops, network) = kernel.parts(self.loop_index);
+        if let Op::SendMessage { fd, message, .. } = *op
+            && network.wire.is_some()
+            && !ops.is_dead
+        {
+            // SAFETY: the operation owns the message and the memory that it points to.
+            if let Some(sent) = unsafe { send_message(network, fd, message) } {
+                kernel.distribute();
+                return Start::Done(OpResult::new(sent));
+            }
+        }
+        let (ops, network) = kernel.parts(self.loop_index);
+        ops.start(network, id, op, is_queued);
+        Start::Pending
+    }
+
     /// A host on its own, with one loop.
     pub(crate) fn standalone(reason: &'static str, files: NullFiles) -> SimDriver {
         let mut kernel = Kernel::standalone();
@@ -146,52 +197,14 @@ unsafe impl Driver for SimDriver {
 
     unsafe fn start(&mut self, id: OpId, op: &Op, _scratch: *mut Scratch) -> Start {
         let mut kernel = self.kernel.borrow_mut();
-        let mut is_queued = true;
-        match *op {
-            Op::File(FileOp::Remove { path, is_dir: false })
-                // SAFETY: the operation owns the path until it completes.
-                if unsafe { is_socket_removed(&mut kernel, self.host, path) } =>
-            {
-                return Start::Done(OpResult::new(Ok(0)));
-            }
-            Op::File(ref file_op) if kernel.has_file(self.host, file_op) => {
-                is_queued = !kernel.start_file(self.host, self.loop_index, id, file_op);
-            }
-            Op::LookUp { .. } if kernel.world.is_some() => {
-                let (now, loop_index) = (kernel.clock, self.loop_index);
-                let at = now + kernel.shared().zone.next_delay();
-                kernel.schedule().push(at, Event::op(loop_index, id));
-                is_queued = false;
-            }
-            // Names are the kernel's even here, and so are files that were opened elsewhere or if the program wants it: a
-            // pool thread carries the operation out.
-            Op::LookUp { .. } | Op::File(_) => {
-                if let Some(world) = &mut kernel.world {
-                    world.real_files.insert(describe_running_task());
-                }
-                return Start::Blocking;
-            }
-            _ => {}
-        }
-        if let Some(wire) = &mut kernel.network.wire {
-            let fd = op.fd().unwrap_or(-1);
-            wire.log
-                .record_inline(wire.now, self.host, EventKind::Start, op_kind(op), fd as i64 as u64);
-        }
-        let (ops, network) = kernel.parts(self.loop_index);
-        if let Op::SendMessage { fd, message, .. } = *op
-            && network.wire.is_some()
-            && !ops.is_dead
+        // The most frequent case: a receive for which nothing has arrived yet.
+        if let Op::Recv { fd, .. } = *op
+            && let Kernel { loops, network, .. } = &mut *kernel
+            && loops[self.loop_index as usize].start_waiting(network, id, op, fd)
         {
-            // SAFETY: the operation owns the message and the memory that it points to.
-            if let Some(sent) = unsafe { send_message(network, fd, message) } {
-                kernel.distribute();
-                return Start::Done(OpResult::new(sent));
-            }
+            return Start::Pending;
         }
-        let (ops, network) = kernel.parts(self.loop_index);
-        ops.start(network, id, op, is_queued);
-        Start::Pending
+        self.start_any(&mut kernel, id, op)
     }
 
     unsafe fn attempt(&mut self, op: &Op, _alone: bool) -> Option<OsResult> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::files::Files;
 use super::names::Zone;
-use super::net::{Network, Table, Wire};
+use super::net::{NetEvent, Network, Table, Wire};
 use super::ops::LoopOps;
 use super::schedule::{Event, Schedule};
 use crate::driver::{Completion, Control, FdSpace, FileOp, Job, OpId};
@@ -147,21 +147,54 @@ impl Kernel {
         self.network.woken.clear();
     }
 
-    /// As `distribute`, after an event of the network. Returns a loop that gets its turn at once. If the operation that
-    /// the event concerns is all that the loop has to learn, and its driver is not wrapped, it is carried out: true, and
-    /// its completion is in `completed`.
+    /// An event of the network happens. Returns a loop that gets its turn at once; true if its completions are in
+    /// `completed` already.
     #[inline]
-    pub(super) fn distribute_event(&mut self, completed: &mut Vec<Completion>) -> Option<(u32, bool)> {
+    pub(super) fn happen(&mut self, event: NetEvent, completed: &mut Vec<Completion>) -> Option<(u32, bool)> {
+        if let NetEvent::Segment { conn, end } = event
+            && let Some(waiter) = self.network.bytes_arrive(conn, end.into())
+        {
+            let schedule = &mut self.network.wire.as_mut()?.schedule;
+            if !schedule.run_at_once(waiter.loop_index, self.clock) {
+                self.loops[waiter.loop_index as usize].try_again(waiter.slot);
+                schedule.run(waiter.loop_index, self.clock);
+                return None;
+            }
+            let ops = &mut self.loops[waiter.loop_index as usize];
+            let is_reaped = ops.recv_at_once(&mut self.network, waiter.slot, conn.index, end.into(), completed);
+            return Some((waiter.loop_index, is_reaped));
+        }
+        self.happen_rarely(event)
+    }
+
+    #[inline(never)]
+    fn happen_rarely(&mut self, event: NetEvent) -> Option<(u32, bool)> {
+        self.network.happen(event);
         if let (&[waiter], Some(wire)) = (&self.network.woken[..], &mut self.network.wire)
             && wire.schedule.run_at_once(waiter.loop_index, self.clock)
         {
             self.network.woken.clear();
-            let ops = &mut self.loops[waiter.loop_index as usize];
-            let is_reaped = ops.try_at_once(&mut self.network, waiter.slot, completed);
-            return Some((waiter.loop_index, is_reaped));
+            self.loops[waiter.loop_index as usize].try_again(waiter.slot);
+            return Some((waiter.loop_index, false));
         }
         self.distribute();
         None
+    }
+
+    /// The turn of a loop that was planned for now, if it takes place: as `happen` returns it.
+    #[cfg(feature = "sim")]
+    pub(super) fn begin_turn(&mut self, index: u32) -> Option<(u32, bool)> {
+        let now = self.clock;
+        self.schedule().begin_turn(index, now).then_some((index, false))
+    }
+
+    /// The time of an operation that takes one has come.
+    #[cfg(feature = "sim")]
+    pub(super) fn op_due(&mut self, index: u32, id: OpId) {
+        if self.loops[index as usize].due(id) {
+            let now = self.clock;
+            self.schedule().run(index, now);
+        }
     }
 
     /// Tries the queued operations of a loop until one completes or none is left, and moves the completions to
@@ -194,8 +227,17 @@ impl Kernel {
         self.loops[index as usize].has_queued()
     }
 
-    /// Carries out what a loop has started during its turn. Its next poll reports what is done.
-    pub(super) fn submit(&mut self, index: u32) {
+    /// Carries out what a loop has started during its turn. Its next poll reports what is done: true if it has to.
+    #[inline]
+    pub(super) fn submit(&mut self, index: u32) -> bool {
+        if !self.network.woken.is_empty() || self.loops[index as usize].has_queued() {
+            self.submit_queued(index);
+        }
+        self.loops[index as usize].has_pending()
+    }
+
+    #[inline(never)]
+    fn submit_queued(&mut self, index: u32) {
         self.distribute();
         if !self.loops[index as usize].has_queued() {
             return;

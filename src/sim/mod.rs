@@ -69,6 +69,7 @@ pub(crate) mod disk;
 mod driver;
 #[cfg(feature = "sim")]
 mod episodes;
+mod events;
 #[cfg(unix)]
 pub(crate) mod files;
 #[cfg(not(unix))]

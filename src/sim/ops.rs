@@ -70,6 +70,35 @@ impl LoopOps {
         }
     }
 
+    /// Starts a receive through a socket of a world for which nothing has arrived yet. False, without any effect, in all
+    /// other cases.
+    #[inline(always)]
+    pub(super) fn start_waiting(&mut self, network: &mut Network, id: OpId, op: &Op, fd: Fd) -> bool {
+        let waiter = Waiter {
+            loop_index: self.index,
+            slot: id.index() as u32,
+        };
+        let Some(slot) = self.slots.get_mut(id.index()) else {
+            return false;
+        };
+        if self.is_dead || self.fails_ops || !network.wait_if_empty(fd, waiter) {
+            return false;
+        }
+        if let Some(wire) = &mut network.wire {
+            wire.log
+                .record_inline(wire.now, self.host, EventKind::Start, op_kind(op), fd as u64);
+        }
+        self.counters.submissions += 1;
+        *slot = Slot {
+            id,
+            op,
+            is_queued: false,
+            is_cancelled: false,
+            is_due: false,
+        };
+        true
+    }
+
     /// Queues a new operation, unless it takes a time of its own: then `due` ends that. One that must wait does so in
     /// its socket at once.
     pub(super) fn start(&mut self, network: &mut Network, id: OpId, op: &Op, is_queued: bool) {
@@ -136,25 +165,32 @@ impl LoopOps {
         self.queued.push(slot);
     }
 
-    /// Carries out a receive whose socket has changed, if it is not cancelled and the loop has nothing else to report.
-    /// Otherwise queues the operation, and returns false.
-    #[inline]
-    pub(super) fn try_at_once(&mut self, network: &mut Network, at: u32, completed: &mut Vec<Completion>) -> bool {
+    /// Carries out a receive for which bytes have arrived at an end of a connection, if it is not cancelled and the loop
+    /// has nothing else to report. Otherwise queues the operation, and returns false.
+    #[inline(always)]
+    pub(super) fn recv_at_once(
+        &mut self,
+        network: &mut Network,
+        at: u32,
+        conn: u32,
+        end: usize,
+        completed: &mut Vec<Completion>,
+    ) -> bool {
         let slot = &mut self.slots[at as usize];
         let is_alone = self.queued.is_empty() && self.done.is_empty() && !self.is_wrapped;
-        if is_alone && !slot.is_cancelled && !self.is_dead && !self.fails_ops {
-            // SAFETY: the operation has not completed, so its op is in place.
-            if let Op::Recv { fd, ptr, len, .. } = *unsafe { &*slot.op } {
-                // SAFETY: the operation owns these bytes until it completes, which has not been reported yet.
-                if let Some(received) = unsafe { network.recv_arrived(fd, ptr, len) } {
-                    slot.op = std::ptr::null();
-                    self.counters.completions += 1;
-                    completed.push(Completion {
-                        id: slot.id,
-                        result: OpResult::new(Ok(received)),
-                    });
-                    return true;
-                }
+        // A cancelled operation does not wait in its socket, and a host that has crashed has no sockets.
+        debug_assert!(!slot.is_cancelled && !self.is_dead);
+        // SAFETY: the operation has not completed, so its op is in place.
+        if let (true, &Op::Recv { ptr, len, .. }) = (is_alone && !self.fails_ops, unsafe { &*slot.op }) {
+            // SAFETY: the operation owns these bytes until it completes, which has not been reported yet.
+            if let Some(received) = unsafe { network.recv_from(conn, end, ptr, len) } {
+                slot.op = std::ptr::null();
+                self.counters.completions += 1;
+                completed.push(Completion {
+                    id: slot.id,
+                    result: OpResult::new(Ok(received)),
+                });
+                return true;
             }
         }
         self.try_again(at);

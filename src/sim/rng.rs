@@ -24,6 +24,32 @@ impl Streams {
     }
 }
 
+/// A Weyl sequence and a multiplicative hash of it: of lower quality than [`Rng`], in half of the instructions. For the
+/// numbers that every event and every turn draws.
+pub(crate) struct FastRng {
+    state: u64,
+}
+
+impl FastRng {
+    /// With its start from another stream.
+    pub(crate) fn new(mut rng: Rng) -> FastRng {
+        FastRng { state: rng.next_u64() }
+    }
+
+    /// 64 random bits, the upper ones of better quality than the lower ones.
+    #[inline(always)]
+    pub(crate) fn next_u64(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        (self.state ^ self.state >> 32).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+    }
+
+    /// A number in `0..bound`. Some are more probable than others by `bound / 2^32`.
+    #[inline(always)]
+    pub(crate) fn below(&mut self, bound: u32) -> u64 {
+        (self.next_u64() >> 32) * u64::from(bound) >> 32
+    }
+}
+
 /// A 64-bit hash of a text that is the same on every platform and in every version of Rust: FNV-1a.
 pub(crate) fn hash_text(text: &str) -> u64 {
     hash_bytes(text.as_bytes())
@@ -51,5 +77,13 @@ mod tests {
         assert_eq!(expected, (0..100).map(|_| again.next_u64()).collect::<Vec<_>>());
         assert_ne!(Streams::new(7).stream("net/a>b"), Streams::new(7).stream("net/b>a"));
         assert_ne!(Streams::new(7).stream("net/a>b"), Streams::new(8).stream("net/a>b"));
+    }
+
+    #[test]
+    fn small_numbers_are_equally_probable() {
+        let mut rng = FastRng::new(Rng::from_seed(1));
+        let mut counts = [0; 6];
+        (0..6_000).for_each(|_| counts[rng.below(6) as usize] += 1);
+        assert!(counts.iter().all(|count| (800..1_200).contains(count)), "{counts:?}");
     }
 }

@@ -1,15 +1,12 @@
-//! What happens when in a world: an event heap, the turns of the loops, and the clocks of the hosts.
+//! The schedule of a world: the events to come, the turns of the loops, and the clocks of the hosts.
 //!
-//! Events at the same time run in an order that the seed chooses. A turn takes time, so a loop that yields until a deadline
-//! reaches it.
+//! A turn takes time, so a loop that yields until a deadline reaches it.
 
-use std::cmp::Reverse;
 use std::time::{Duration, SystemTime};
 
-use dary_heap::QuaternaryHeap;
-
-use super::net::NetEvent;
-use crate::driver::OpId;
+pub(super) use super::events::Event;
+use super::events::EventQueue;
+use super::rng::FastRng;
 use crate::rand::Rng;
 use crate::sys::Instant;
 
@@ -21,106 +18,10 @@ const MOST_ENTRY_COST: u64 = 2_000;
 /// The wall clock at the start of every run: 2025-01-01.
 const EPOCH: u64 = 1_735_689_600;
 
-/// An event of a world.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Event {
-    /// A loop gets a turn.
-    Run {
-        loop_index: u32,
-    },
-    Net(NetEvent),
-    /// A blocking job runs.
-    Job {
-        job: u32,
-    },
-    /// An operation that takes a time of its own can complete. Its id is in two halves, so that an event has 16 bytes.
-    Op {
-        loop_index: u32,
-        id: [u32; 2],
-    },
-    /// A callback of the test runs.
-    Call {
-        call: u32,
-    },
-}
-
-impl Event {
-    pub(super) fn op(loop_index: u32, id: OpId) -> Event {
-        let id = id.to_u64();
-        Event::Op {
-            loop_index,
-            id: [id as u32, (id >> 32) as u32],
-        }
-    }
-
-    /// The id of an operation from its halves.
-    pub(super) fn op_id([low, high]: [u32; 2]) -> OpId {
-        OpId::from_u64(u64::from(low) | u64::from(high) << 32)
-    }
-}
-
-/// An event with its place in the order of all events.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Entry {
-    at: u64,
-    /// The tie in the upper half, and a serial number in the lower.
-    order: u64,
-    event: Event,
-}
-
-const _: () = assert!(size_of::<Entry>() == 32);
-
-impl Entry {
-    /// Its place in the order, as one number: it is compared without branches.
-    #[inline]
-    fn key(&self) -> u128 {
-        u128::from(self.at) << 64 | u128::from(self.order)
-    }
-}
-
-impl Ord for Entry {
-    #[inline]
-    fn cmp(&self, other: &Entry) -> std::cmp::Ordering {
-        self.key().cmp(&other.key())
-    }
-}
-
-impl PartialOrd for Entry {
-    #[inline]
-    fn partial_cmp(&self, other: &Entry) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-
-    #[inline]
-    fn lt(&self, other: &Entry) -> bool {
-        self.key() < other.key()
-    }
-
-    #[inline]
-    fn le(&self, other: &Entry) -> bool {
-        self.key() <= other.key()
-    }
-
-    #[inline]
-    fn gt(&self, other: &Entry) -> bool {
-        self.key() > other.key()
-    }
-
-    #[inline]
-    fn ge(&self, other: &Entry) -> bool {
-        self.key() >= other.key()
-    }
-}
-
 /// The events to come, the loops and the clocks.
 pub(super) struct Schedule {
-    /// The next event, if it is known without the heap: what arrives now gives a loop its turn now.
-    next: Option<Entry>,
-    heap: QuaternaryHeap<Reverse<Entry>>,
-    serial: u32,
-    tie: Rng,
-    fifo_ties: bool,
-    turn_cost: Rng,
+    events: EventQueue,
+    turn_cost: FastRng,
     loops: Vec<LoopTurns>,
     pub(super) clocks: Vec<HostClock>,
 }
@@ -193,47 +94,26 @@ impl HostClock {
 }
 
 impl Schedule {
-    pub(super) fn new(tie: Rng, fifo_ties: bool, turn_cost: Rng) -> Schedule {
+    /// With the streams of the order of events at the same time, which is that of their planning if there is none, and
+    /// of the times of turns.
+    pub(super) fn new(ties: Option<Rng>, turn_cost: Rng) -> Schedule {
         Schedule {
-            next: None,
-            heap: QuaternaryHeap::new(),
-            serial: 0,
-            tie,
-            fifo_ties,
-            turn_cost,
+            events: EventQueue::new(ties.map(FastRng::new)),
+            turn_cost: FastRng::new(turn_cost),
             loops: Vec::new(),
             clocks: Vec::new(),
         }
     }
 
+    #[inline]
     pub(super) fn push(&mut self, at: u64, event: Event) {
-        let tie = match self.fifo_ties {
-            true => 0,
-            false => self.tie.next_u64() << 32,
-        };
-        self.serial = self.serial.wrapping_add(1);
-        let order = tie | u64::from(self.serial);
-        let entry = Entry { at, order, event };
-        let is_next = match &self.next {
-            Some(next) => entry < *next,
-            None => self.heap.peek().is_none_or(|Reverse(first)| entry < *first),
-        };
-        let entry = match is_next {
-            true => self.next.replace(entry),
-            false => Some(entry),
-        };
-        if let Some(entry) = entry {
-            self.heap.push(Reverse(entry));
-        }
+        self.events.push(at, event);
     }
 
     /// The next event, with its time.
+    #[inline]
     pub(super) fn pop(&mut self) -> Option<(u64, Event)> {
-        let entry = match self.next.take() {
-            Some(entry) => entry,
-            None => self.heap.pop()?.0,
-        };
-        Some((entry.at, entry.event))
+        self.events.pop()
     }
 
     /// Adds a loop of a host. Loops are added to the schedule in the order of their index.
@@ -280,10 +160,7 @@ impl Schedule {
     /// Whether a loop gets a turn at once, without an event: nothing else happens now, and the loop is neither busy nor
     /// paused.
     pub(super) fn run_at_once(&mut self, loop_index: u32, now: u64) -> bool {
-        let first = match &self.next {
-            Some(next) => next.at,
-            None => self.heap.peek().map_or(NEVER, |Reverse(first)| first.at),
-        };
+        let first = self.events.next_at().unwrap_or(NEVER);
         let turns = &mut self.loops[loop_index as usize];
         let is_paused = self.clocks[usize::from(turns.host)].is_paused || turns.is_paused;
         if first <= now || turns.is_dead || turns.busy_until > now || is_paused {
@@ -333,7 +210,7 @@ impl Schedule {
         let mut cost = TURN_COST;
         if entries > 0 {
             let most = MOST_ENTRY_COST - LEAST_ENTRY_COST;
-            cost += entries.saturating_mul(LEAST_ENTRY_COST + self.turn_cost.below(most));
+            cost += entries.saturating_mul(LEAST_ENTRY_COST + self.turn_cost.below(most as u32));
         }
         self.loops[loop_index as usize].busy_until = now + cost;
         cost
@@ -351,27 +228,8 @@ impl Schedule {
 mod tests {
     use super::*;
 
-    /// Pops between pushes, at times that are equal, earlier or later than the next event's.
-    #[test]
-    fn events_come_in_the_order_of_their_times_and_ties() {
-        let mut rng = Rng::from_seed(7);
-        let mut schedule = Schedule::new(Rng::from_seed(1), true, Rng::from_seed(2));
-        let (mut pushed, mut now) = (Vec::new(), 0);
-        for call in 0..if cfg!(miri) { 200 } else { 10_000 } {
-            let at = now + rng.below(5);
-            schedule.push(at, Event::Call { call });
-            pushed.push((at, call));
-            while rng.chance(0.5) && !pushed.is_empty() {
-                let first = pushed.iter().copied().min().unwrap();
-                pushed.retain(|event| *event != first);
-                assert_eq!(schedule.pop(), Some((first.0, Event::Call { call: first.1 })));
-                now = first.0;
-            }
-        }
-    }
-
     fn one_loop() -> Schedule {
-        let mut schedule = Schedule::new(Rng::from_seed(1), true, Rng::from_seed(2));
+        let mut schedule = Schedule::new(None, Rng::from_seed(2));
         schedule.clocks.push(HostClock::default());
         schedule.add_loop(0);
         schedule
@@ -438,16 +296,5 @@ mod tests {
             assert_eq!(schedule.pop(), Some((resumed_at, run)));
             assert!(schedule.begin_turn(0, resumed_at));
         }
-    }
-
-    #[test]
-    fn events_at_the_same_time_come_in_an_order_of_the_seed() {
-        let order = |seed| {
-            let mut schedule = Schedule::new(Rng::from_seed(seed), false, Rng::from_seed(2));
-            (0..20).for_each(|call| schedule.push(5, Event::Call { call }));
-            std::iter::from_fn(|| schedule.pop()).collect::<Vec<_>>()
-        };
-        assert_eq!(order(1), order(1));
-        assert_ne!(order(1), order(2));
     }
 }

@@ -873,7 +873,8 @@ impl World {
         log.name_ops(OP_NAMES);
         log.name_quirks(&QUIRK_NAMES);
         log.set_origin(START.as_nanos() as u64);
-        let schedule = Schedule::new(streams.stream("tie"), knobs.fifo_ties, streams.stream("turn"));
+        let ties = (!knobs.fifo_ties).then(|| streams.stream("tie"));
+        let schedule = Schedule::new(ties, streams.stream("turn"));
         let mut wire = Wire::new(streams, log, schedule);
         wire.restrict(knobs.constant_latency, knobs.fixed_buffers, knobs.off.net);
         let zone = Zone::new(streams.stream("names"));
@@ -975,14 +976,10 @@ impl World {
     /// Carries out the next event, with those before it that run no code of the program's.
     fn step(&mut self) {
         let mut kernel = self.state.kernel.borrow_mut();
-        let mut turned = None;
-        loop {
+        let turned = loop {
             let Some((at, event)) = kernel.schedule().pop() else {
                 drop(kernel);
-                if self.state.notified.is_any.load(SeqCst) {
-                    return self.collect_notifications(None);
-                }
-                return self.state.fail(self.deadlock());
+                return self.out_of_events();
             };
             self.events += 1;
             let elapsed = at.saturating_sub(START.as_nanos() as u64);
@@ -991,45 +988,53 @@ impl World {
                 return self.limit_reached(elapsed);
             }
             kernel.set_clock(at);
-            match event {
+            let due = match event {
                 Event::Net(event) => {
-                    kernel.network.happen(event);
-                    if let Some((loop_index, is_reaped)) = kernel.distribute_event(&mut self.completed) {
-                        // The loop's turn is an event too.
-                        self.events += 1;
-                        drop(kernel);
-                        self.turn(loop_index, is_reaped);
-                        turned = Some(loop_index);
-                        break;
-                    }
+                    let due = kernel.happen(event, &mut self.completed);
+                    // The loop's turn is an event too.
+                    self.events += u64::from(due.is_some());
+                    due
                 }
-                Event::Run { loop_index } => {
-                    if kernel.schedule().begin_turn(loop_index, at) {
-                        drop(kernel);
-                        self.turn(loop_index, false);
-                        turned = Some(loop_index);
-                        break;
-                    }
-                }
+                Event::Run { loop_index } => kernel.begin_turn(loop_index),
                 Event::Op { loop_index, id } => {
-                    if kernel.loops[loop_index as usize].due(Event::op_id(id)) {
-                        kernel.schedule().run(loop_index, at);
-                    }
+                    kernel.op_due(loop_index, Event::op_id(id));
+                    None
                 }
-                Event::Job { job } => {
+                Event::Job { .. } | Event::Call { .. } => {
                     drop(kernel);
-                    self.run_job(job);
-                    break;
+                    self.run_callback(event);
+                    break None;
                 }
-                Event::Call { call } => {
-                    drop(kernel);
-                    self.call(call);
-                    break;
-                }
+            };
+            if let Some((loop_index, is_reaped)) = due {
+                drop(kernel);
+                self.turn(loop_index, is_reaped);
+                break Some(loop_index);
             }
+        };
+        // A load is cheaper than a swap, and nearly always enough.
+        if !self.state.commands.borrow().is_empty() || self.state.notified.is_any.load(SeqCst) {
+            self.carry_out_commands();
+            self.collect_notifications(turned);
         }
-        self.carry_out_commands();
-        self.collect_notifications(turned);
+    }
+
+    #[cold]
+    fn out_of_events(&mut self) {
+        match self.state.notified.is_any.load(SeqCst) {
+            true => self.collect_notifications(None),
+            false => self.state.fail(self.deadlock()),
+        }
+    }
+
+    /// Runs code of the program's outside of its loops.
+    #[inline(never)]
+    fn run_callback(&mut self, event: Event) {
+        match event {
+            Event::Job { job } => self.run_job(job),
+            Event::Call { call } => self.call(call),
+            Event::Net(_) | Event::Run { .. } | Event::Op { .. } => {}
+        }
     }
 
     /// Runs a callback of the test.
@@ -1087,8 +1092,7 @@ impl World {
         };
         let mut kernel = self.state.kernel.borrow_mut();
         let kernel = &mut *kernel;
-        kernel.submit(loop_index);
-        let is_pending = kernel.loops[loop_index as usize].has_pending();
+        let is_pending = kernel.submit(loop_index);
         let Some(wire) = &mut kernel.network.wire else { return };
         let schedule = &mut wire.schedule;
         let cost = schedule.end_turn(loop_index, now, entries);
@@ -1122,14 +1126,8 @@ impl World {
         }
     }
 
-    #[inline]
+    #[inline(never)]
     fn carry_out_commands(&mut self) {
-        if !self.state.commands.borrow().is_empty() {
-            self.carry_out_all_commands();
-        }
-    }
-
-    fn carry_out_all_commands(&mut self) {
         loop {
             let Some(command) = self.state.commands.borrow_mut().pop_front() else {
                 return;
@@ -1281,15 +1279,8 @@ impl World {
     }
 
     /// Plans turns for loops that were woken from outside of their turns; `turned` is the loop that has just run.
-    #[inline]
+    #[inline(never)]
     fn collect_notifications(&mut self, turned: Option<u32>) {
-        // A load is cheaper than a swap, and nearly always enough.
-        if self.state.notified.is_any.load(SeqCst) {
-            self.collect_all_notifications(turned);
-        }
-    }
-
-    fn collect_all_notifications(&mut self, turned: Option<u32>) {
         let notified = &self.state.notified;
         if !notified.is_any.swap(false, SeqCst) {
             return;

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use super::addr::Addr;
 use super::bytes::ByteQueue;
+use super::segments::{Segment, SegmentKind, Segments};
 use super::wire::{ConnKey, NetEvent, SocketKey, Wire};
 use crate::sim::log::EventKind;
 use crate::sys::{Fd, Foreign, errno};
@@ -41,6 +42,12 @@ pub(super) struct Conn {
     pub(super) ends: [End; 2],
     /// The bytes towards the end with the same index.
     pub(super) flows: [Flow; 2],
+}
+
+/// An end and the other one. The mask spares the check of an index into two ends.
+#[inline(always)]
+pub(super) fn both(end: usize) -> [usize; 2] {
+    [end & 1, (end & 1) ^ 1]
 }
 
 /// One end of a connection.
@@ -81,28 +88,9 @@ pub(super) struct Flow {
     /// Descriptors passed along, in order.
     parcels: VecDeque<Parcel>,
     /// What is on its way, in order. An event is scheduled for the first of them.
-    pub(super) segments: VecDeque<Segment>,
+    pub(super) segments: Segments,
     /// Since when the sender has got no acknowledgement for bytes that have arrived.
     pub(super) unacked_since: Option<u64>,
-}
-
-/// A part of a byte stream on its way.
-#[derive(Clone, Copy)]
-pub(super) struct Segment {
-    pub(super) kind: SegmentKind,
-    pub(super) len: usize,
-    /// When it was sent first, when it arrives, and how often it was sent again.
-    pub(super) sent_at: u64,
-    pub(super) at: u64,
-    pub(super) tries: u8,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum SegmentKind {
-    /// The client's acknowledgement of the connection: the server can accept it.
-    Established,
-    Data,
-    Fin,
 }
 
 /// Descriptors that were sent with some bytes of a Unix connection.
@@ -136,6 +124,7 @@ impl Conn {
     /// Whether a receive of this end need not wait.
     #[inline]
     pub(super) fn can_recv(&self, end: usize) -> bool {
+        let [end, _] = both(end);
         let (flow, end) = (&self.flows[end], &self.ends[end]);
         flow.arrived > 0 || flow.is_finished || end.read_shut || end.is_over || end.error.is_some()
     }
@@ -158,7 +147,7 @@ impl Conn {
         len: usize,
         at: u64,
     ) {
-        let to = 1 - from;
+        let [from, to] = both(from);
         let key = self.key(index);
         let flow = &mut self.flows[to];
         let last = flow.segments.back().map(|last| last.at);
@@ -196,17 +185,19 @@ impl Conn {
         end: usize,
         parts: impl Iterator<Item = &'a [u8]> + Clone,
     ) -> Option<u32> {
-        let flow = &mut self.flows[1 - end];
+        let [end, peer] = both(end);
+        let flow = &mut self.flows[peer];
         let room = flow.room();
         if room == 0 {
             return None;
         }
         let len: usize = parts.clone().map(<[u8]>::len).sum();
-        let (count, at) = wire.send(self.links[1 - end], len.min(room));
+        let (count, at) = wire.send(self.links[peer], len.min(room));
         let mut left = count;
         for part in parts {
             let part = &part[..part.len().min(left)];
-            flow.push(part, Vec::new());
+            // No descriptors: these are passed within a host.
+            flow.bytes.push(part);
             left -= part.len();
         }
         self.push_segment(wire, index, end, SegmentKind::Data, count, at);
@@ -303,7 +294,7 @@ impl Flow {
             capacity: STREAM_CAPACITY,
             position: 0,
             parcels: VecDeque::new(),
-            segments: VecDeque::new(),
+            segments: Segments::default(),
             unacked_since: None,
         }
     }

@@ -10,6 +10,7 @@ mod conn;
 mod limits;
 mod options;
 mod rare;
+mod segments;
 mod stream;
 mod table;
 mod tcp;

@@ -3,7 +3,8 @@
 use std::net::Shutdown;
 
 use super::bytes::ByteQueue;
-use super::conn::{Conn, End, SegmentKind, Transport};
+use super::conn::{Conn, End, Transport, both};
+use super::segments::SegmentKind;
 use super::{Addr, Attempt, Network, Protocol, Socket, State};
 use crate::driver::SocketKind;
 use crate::sys::{Direction, Fd, Foreign, errno};
@@ -90,6 +91,7 @@ impl Network {
             return Some(Err(errno::BAD_FD));
         }
         let flow = &mut conn.flows[end];
+        let was_full = flow.room() == 0;
         let most = match (flow.available(), &mut self.wire) {
             (0, _) => return conn.recv_nothing(end),
             (most, Some(wire)) if conn.is_wired => wire.count(conn.links[end], most),
@@ -99,7 +101,8 @@ impl Network {
         flow.took(count, descriptors);
         if let (1.., Some(sender)) = (count, conn.ends[1 - end].fd) {
             match conn.is_wired {
-                true => self.open_window(key, end, sender),
+                true if was_full => self.send_window(key, 1 - end),
+                true => {}
                 false => self.touch(sender, Direction::Write),
             }
         }
@@ -130,18 +133,33 @@ impl Network {
     #[inline(always)]
     pub(crate) unsafe fn recv_arrived(&mut self, fd: Fd, ptr: *mut u8, len: usize) -> Option<u32> {
         let (key, end) = self.stream(fd).ok()?;
-        let (conn, wire) = (self.conns.get_mut(key)?, self.wire.as_mut()?);
-        let flow = &mut conn.flows[end];
-        if !conn.is_wired || flow.arrived == 0 {
+        let conn = self.conns.get(key)?;
+        let [end, _] = both(end);
+        if !conn.is_wired || conn.flows[end].arrived == 0 {
             return None;
         }
+        // SAFETY: the caller's promise.
+        unsafe { self.recv_from(key, end, ptr, len) }
+    }
+
+    /// Receives bytes that have arrived at an end of a connection between hosts.
+    ///
+    /// # Safety
+    ///
+    /// `len` bytes from `ptr` on may be written, and nothing else uses them.
+    #[inline(always)]
+    pub(crate) unsafe fn recv_from(&mut self, key: u32, end: usize, ptr: *mut u8, len: usize) -> Option<u32> {
+        let (conn, wire) = (self.conns.get_mut(key)?, self.wire.as_mut()?);
+        let [end, peer] = both(end);
+        let flow = &mut conn.flows[end];
+        let was_full = flow.room() == 0;
         let most = wire.count(conn.links[end], flow.arrived);
         // SAFETY: the caller's promise.
         let count = unsafe { flow.bytes.take(most, ptr, len) };
         // Descriptors are passed within a host.
         flow.arrived -= count as usize;
-        if let (1.., Some(sender)) = (count, conn.ends[1 - end].fd) {
-            self.open_window(key, end, sender);
+        if was_full && count > 0 {
+            self.send_window(key, peer);
         }
         Some(count)
     }
@@ -152,12 +170,12 @@ impl Network {
     }
 
     /// As `send`, of one part: to another host in the most frequent case, in which nothing prevents it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn send_bytes(&mut self, fd: Fd, bytes: &[u8]) -> Attempt<u32> {
         if let Ok((key, end)) = self.stream(fd)
             && let (Some(conn), Some(wire)) = (self.conns.get_mut(key), &mut self.wire)
             && conn.is_wired
-            && conn.ends[end].can_send()
+            && conn.ends[end & 1].can_send()
         {
             return conn.send(wire, key, end, [bytes].into_iter()).map(Ok);
         }
@@ -165,6 +183,7 @@ impl Network {
     }
 
     /// Sends from the parts in order, as much as there is room for. The descriptors go with the first byte.
+    #[inline(never)]
     pub(crate) fn send<'a>(
         &mut self,
         fd: Fd,

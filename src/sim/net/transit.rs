@@ -3,11 +3,12 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::addr::{as_seen_by, unmapped};
-use super::conn::{Conn, End, STREAM_CAPACITY, Segment, SegmentKind, Transport};
+use super::conn::{Conn, End, STREAM_CAPACITY, Transport, both};
+use super::segments::{Segment, SegmentKind};
 use super::udp::Packet;
 use super::wire::{Fate, rto};
-use super::{Addr, Attempt, ConnKey, HostNet, NetEvent, Network, Protocol, Socket, SocketKey, State, Wire};
-use crate::driver::SocketOption;
+use super::{Addr, Attempt, ConnKey, HostNet, NetEvent, Network, Protocol, Socket, SocketKey, State, Waiter, Wire};
+use crate::driver::{FdSpace, SocketOption};
 use crate::sim::log::EventKind;
 use crate::sys::{Direction, Fd, KeepAlive, errno};
 
@@ -369,17 +370,9 @@ impl Network {
         conn.push_segment(wire, index, from, kind, len, at);
     }
 
-    /// A receiver has taken bytes: a sender that waits for room learns it later.
-    #[inline(always)]
-    pub(super) fn open_window(&mut self, index: u32, end: usize, sender: Fd) {
-        let waits = |socket: &mut Socket| !socket.waiters[super::index(Direction::Write)].is_empty();
-        if self.socket(sender).is_ok_and(waits) {
-            self.send_window(index, 1 - end);
-        }
-    }
-
+    /// A receiver has taken the first bytes from a full buffer: a sender that waits for room learns it later.
     #[cold]
-    fn send_window(&mut self, index: u32, to: usize) {
+    pub(super) fn send_window(&mut self, index: u32, to: usize) {
         let conn = self.conn(index);
         let (key, link) = (conn.key(index), conn.links[to]);
         let wire = self.wire();
@@ -409,43 +402,35 @@ impl Network {
 
     /// The first segment in flight towards an end arrives, and those behind it for which it is time.
     fn segment_arrives(&mut self, key: ConnKey, end: usize, event: NetEvent) {
-        loop {
-            match self.bytes_arrive(key, end) {
-                Some(0) => return,
-                Some(_) => {}
-                None => {
-                    if !self.any_segment_arrives(key, end, event) {
-                        return;
-                    }
-                }
-            }
-        }
+        while self.any_segment_arrives(key, end, event) {}
     }
 
-    /// Delivers the first segment in flight if it has bytes and nothing prevents it, and returns how many follow it. This
-    /// is what `any_segment_arrives` does in the most frequent case.
-    #[inline]
-    fn bytes_arrive(&mut self, key: ConnKey, end: usize) -> Option<usize> {
+    /// Delivers the only segment in flight towards an end if it has bytes, one receive waits for them and nothing prevents
+    /// it: the most frequent case of `happen`. Returns that receive, which waits no longer. `None`, without any effect, in
+    /// all other cases.
+    #[inline(always)]
+    pub(crate) fn bytes_arrive(&mut self, key: ConnKey, end: usize) -> Option<Waiter> {
         let wire = self.wire.as_mut()?;
         let conn = self.conns.get_mut(key.index).filter(|conn| conn.serial == key.serial)?;
-        let (there, back) = (conn.links[end], conn.links[1 - end]);
-        let from = conn.ends[1 - end].host;
+        let [end, peer] = both(end);
+        let from = conn.ends[peer].host;
         let (flow, own) = (&mut conn.flows[end], &mut conn.ends[end]);
-        let &Segment { kind, len, at, .. } = flow.segments.front()?;
-        let fd = own.fd.filter(|_| kind == SegmentKind::Data)?;
-        let is_known = !own.is_over && !own.has_vanished && !self.hosts[usize::from(own.host)].is_down;
-        if at > wire.now || !is_known || !wire.delivers(there) || wire.links[back as usize].is_cut {
+        let &Segment { kind, len, at, .. } = flow.segments.only()?;
+        // The sockets of a host that has lost power are gone.
+        let fd = own.fd.filter(|_| kind == SegmentKind::Data && !own.is_over)?;
+        let socket = self.sockets.get_mut((fd - FdSpace::FIRST_OWN) as u32)?;
+        let waiters = &mut socket.waiters[super::index(Direction::Read)];
+        let (&[waiter], false) = (&waiters[..], wire.has_blocked_links || at > wire.now) else {
             return None;
-        }
+        };
+        waiters.clear();
         flow.segments.pop_front();
         flow.arrived += len;
         flow.unacked_since = None;
         (own.heard_at, own.probes) = (wire.now, 0);
-        let (host, left) = (own.host, flow.segments.len());
         wire.log
-            .record_between_turns(wire.now, host, EventKind::Deliver, from.into(), len as u64);
-        self.touch(fd, Direction::Read);
-        Some(left)
+            .record_between_turns(wire.now, own.host, EventKind::Deliver, from.into(), len as u64);
+        Some(waiter)
     }
 
     /// The first segment in flight arrives; false if the next one does not arrive now.
@@ -816,7 +801,9 @@ impl Network {
         }
     }
 
-    /// Something that was scheduled happens.
+    /// Something that was scheduled happens. Not inlined, so that the most frequent case, `bytes_arrive`, is compiled
+    /// apart from it.
+    #[inline(never)]
     pub(crate) fn happen(&mut self, event: NetEvent) {
         match event {
             NetEvent::Segment { conn, end } => self.segment_arrives(conn, end.into(), event),

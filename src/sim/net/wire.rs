@@ -49,7 +49,7 @@ pub(crate) enum NetEvent {
 /// A connection, which may be gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConnKey {
-    pub(super) index: u32,
+    pub(crate) index: u32,
     pub(super) serial: u32,
 }
 
@@ -64,6 +64,8 @@ pub(crate) struct SocketKey {
 pub(crate) struct Wire {
     pub(crate) now: u64,
     pub(super) links: Vec<LinkState>,
+    /// Some link is cut or held.
+    pub(super) has_blocked_links: bool,
     /// Their numbers, by the hosts. Not iterated: `LinkState::hosts` has them in the order of creation.
     index: HashMap<u32, u32, BuildHasherDefault<KeyHasher>>,
     /// Salts the hash that chooses among sockets which share a port.
@@ -120,6 +122,7 @@ impl Wire {
         Wire {
             now: 0,
             links: Vec::new(),
+            has_blocked_links: false,
             index: HashMap::default(),
             hash_salt: streams.stream("reuse port").next_u64(),
             set: BTreeMap::new(),
@@ -237,6 +240,7 @@ impl Wire {
         if !self.is_calm {
             let link = self.link(from, to);
             self.links[link as usize].is_cut = is_cut && from != to;
+            self.find_blocked_links();
         }
     }
 
@@ -245,6 +249,7 @@ impl Wire {
         if !self.is_calm {
             let link = self.link(from, to);
             self.links[link as usize].is_held = from != to;
+            self.find_blocked_links();
         }
     }
 
@@ -256,6 +261,11 @@ impl Wire {
         for event in link.held.drain(..) {
             self.schedule.push(self.now, Event::Net(event));
         }
+        self.find_blocked_links();
+    }
+
+    fn find_blocked_links(&mut self) {
+        self.has_blocked_links = self.links.iter().any(|link| link.is_cut || link.is_held);
     }
 
     /// Latencies are multiplied by `factor`.
@@ -276,6 +286,7 @@ impl Wire {
             let link = &mut self.links[link as usize];
             (link.is_cut, link.factor) = (false, 1.0);
         }
+        self.find_blocked_links();
     }
 
     /// When a packet of this length arrives.
@@ -336,13 +347,6 @@ impl Wire {
             true => default,
             false => 4096 << self.links[link as usize].rng.below(7),
         }
-    }
-
-    /// Whether a packet that is at the end of a link arrives.
-    #[inline]
-    pub(super) fn delivers(&self, link: u32) -> bool {
-        let link = &self.links[link as usize];
-        !link.is_cut && !link.is_held
     }
 
     /// What becomes of a packet that is at the end of a link. A held one comes back when the link is released.
