@@ -14,6 +14,7 @@ use std::time::SystemTime;
 use super::files::Files;
 use super::kernel::Kernel;
 use super::log::{EventKind, describe_running_task};
+use super::mount::HostFiles;
 use super::net::Network;
 use super::ops::{recv_entry, send_at_once, send_message};
 use super::rng::hash_bytes;
@@ -116,8 +117,8 @@ impl SimDriver {
         let mut kernel = Kernel::standalone();
         let host = kernel.network.add_host();
         kernel.files.push(match files {
-            NullFiles::Memory => Files::in_memory(SystemTime::now()),
-            NullFiles::Real => None,
+            NullFiles::Memory => Files::in_memory(SystemTime::now()).into(),
+            NullFiles::Real => HostFiles::Real,
         });
         SimDriver {
             reason,
@@ -182,7 +183,7 @@ unsafe impl Driver for SimDriver {
             Control::Close { .. } | Control::Reset { .. } | Control::Forget { .. } if is_dead => Ok(Reply::Done),
             _ if is_dead => Err(io::Error::from_raw_os_error(errno::NOT_CONNECTED)),
             Control::Seek { fd, .. } | Control::Close { fd } | Control::Forget { fd } if Files::is_file(fd) => {
-                let files = kernel.files[usize::from(self.host)].as_mut();
+                let files = kernel.files[usize::from(self.host)].mount();
                 control_file(files, call).map_err(io::Error::from_raw_os_error)
             }
             Control::Seek { .. } => driver::control(call),

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::files::Files;
+use super::mount::HostFiles;
 use super::names::Zone;
 use super::net::{NetEvent, Network, Table, Wire};
 use super::ops::LoopOps;
@@ -17,8 +18,8 @@ pub(super) struct Kernel {
     /// The true time, in nanoseconds.
     pub(super) clock: u64,
     pub(super) network: Network,
-    /// The files of each host, by its number; `None` if they are the real ones.
-    pub(super) files: Vec<Option<Files>>,
+    /// The files of each host, by its number.
+    pub(super) files: Vec<HostFiles>,
     /// The operations of each loop, by its index.
     pub(super) loops: Vec<LoopOps>,
     /// `None` for a host on its own.
@@ -118,7 +119,7 @@ impl Kernel {
             Control::Pair { .. } | Control::Pipe => 2,
             _ => return Ok(()),
         };
-        let files = self.files[usize::from(host)].as_ref().map_or(0, Files::open_count);
+        let files = self.files[usize::from(host)].used().map_or(0, Files::open_count);
         self.network.check_descriptors(host, files, more)
     }
 
@@ -250,12 +251,12 @@ impl Kernel {
     /// Whether an operation is on a simulated file, or on a path of a host that has such files.
     pub(super) fn has_file(&self, host: u16, op: &FileOp) -> bool {
         let is_own = op.fd().is_none_or(|fd| !FdSpace::Split.is_kernel(fd));
-        is_own && self.files[usize::from(host)].is_some()
+        is_own && self.files[usize::from(host)].is_simulated()
     }
 
     /// Plans the end of a file operation, if it takes time: false on a host on its own.
     pub(super) fn start_file(&mut self, host: u16, loop_index: u32, id: OpId, op: &FileOp) -> bool {
-        let (Some(wire), Some(files)) = (&mut self.network.wire, &mut self.files[usize::from(host)]) else {
+        let (Some(wire), Some(files)) = (&mut self.network.wire, self.files[usize::from(host)].mount()) else {
             return false;
         };
         let at = files.done_at(op, self.clock);
@@ -267,7 +268,9 @@ impl Kernel {
     #[cfg(feature = "sim")]
     pub(super) fn crash_files(&mut self, host: u16, is_power: bool) -> Option<String> {
         let host = usize::from(host);
-        let files = self.files[host].as_mut()?;
+        // A disk that was not used has nothing to lose.
+        self.files[host].used()?;
+        let files = self.files[host].mount()?;
         files.process_crash();
         let world = self.world.as_mut().filter(|_| is_power)?;
         files.power_loss(&mut world.power_losses[host])

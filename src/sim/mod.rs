@@ -82,6 +82,7 @@ mod link;
 pub(crate) mod log;
 #[cfg(feature = "sim")]
 pub(crate) mod misuse;
+mod mount;
 mod names;
 mod net;
 mod ops;

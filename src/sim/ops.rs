@@ -6,6 +6,7 @@ use super::driver::op_kind;
 use super::files::Files;
 use super::kernel::Shared;
 use super::log::EventKind;
+use super::mount::HostFiles;
 use super::net::{Attempt, ByteQueue, Network, Waiter};
 use crate::driver::op::Op;
 use crate::driver::pool::ProvidedPool;
@@ -212,7 +213,7 @@ impl LoopOps {
         &mut self,
         network: &mut Network,
         world: &mut Option<Box<Shared>>,
-        files: &mut [Option<Files>],
+        files: &mut [HostFiles],
         now: u64,
         completed: &mut Vec<Completion>,
     ) {
@@ -265,7 +266,7 @@ impl LoopOps {
         &mut self,
         network: &mut Network,
         world: &mut Option<Box<Shared>>,
-        files: &mut Option<Files>,
+        files: &mut HostFiles,
         now: u64,
         slot: Slot,
     ) -> Option<OpResult> {
@@ -277,7 +278,7 @@ impl LoopOps {
             _ => false,
         };
         let lacks_descriptor = is_opening && {
-            let open_files = files.as_ref().map_or(0, Files::open_count);
+            let open_files = files.used().map_or(0, Files::open_count);
             network.check_descriptors(self.host, open_files, 1).is_err()
         };
         match (op, world) {
@@ -297,7 +298,7 @@ impl LoopOps {
             },
             // In a world, file operations take time.
             (Op::File(_), Some(_)) if !slot.is_due => None,
-            (Op::File(file_op), _) => Some(OpResult::new(match files {
+            (Op::File(file_op), _) => Some(OpResult::new(match files.mount() {
                 Some(files) => {
                     let wall = match &network.wire {
                         Some(wire) => wire.schedule.clocks[usize::from(self.host)].wall(now),
@@ -315,7 +316,7 @@ impl LoopOps {
     }
 
     /// Records the result of a file operation in the log of a world.
-    fn log_completion(&mut self, network: &mut Network, files: &mut Option<Files>, op: &Op, result: OsResult) {
+    fn log_completion(&mut self, network: &mut Network, files: &mut HostFiles, op: &Op, result: OsResult) {
         let (Op::File(_), Some(wire)) = (op, &mut network.wire) else {
             return;
         };
@@ -323,7 +324,7 @@ impl LoopOps {
             Ok(count) => i64::from(count),
             Err(code) => -i64::from(code),
         };
-        if let Some(files) = files {
+        if let Some(files) = files.mount() {
             files.take_faults(|fault, sector| {
                 wire.log
                     .record(wire.now, self.host, EventKind::DiskFault, fault, sector);

@@ -20,7 +20,13 @@ impl Streams {
 
     /// The stream with this name. Each call returns it from its beginning, so it is asked for once and kept.
     pub(crate) fn stream(&self, name: &str) -> Rng {
-        Rng::from_seed(mix(mix(self.seed) ^ hash_text(name)))
+        self.stream_of(name, "")
+    }
+
+    /// The stream of this purpose for one host: the one whose name is both texts together.
+    pub(crate) fn stream_of(&self, purpose: &str, host: &str) -> Rng {
+        let hash = purpose.bytes().chain(host.bytes()).fold(FNV_BASIS, fnv_step);
+        Rng::from_seed(mix(mix(self.seed) ^ hash))
     }
 }
 
@@ -57,9 +63,14 @@ pub(crate) fn hash_text(text: &str) -> u64 {
 
 /// As [`hash_text`].
 pub(crate) fn hash_bytes(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    bytes.iter().copied().fold(FNV_BASIS, fnv_step)
+}
+
+const FNV_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+
+#[inline]
+fn fnv_step(hash: u64, byte: u8) -> u64 {
+    (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
 }
 
 #[cfg(test)]
@@ -75,6 +86,7 @@ mod tests {
         other.next_u64();
         let mut again = streams.stream("net/a>b");
         assert_eq!(expected, (0..100).map(|_| again.next_u64()).collect::<Vec<_>>());
+        assert_eq!(streams.stream_of("disk/", "a"), streams.stream("disk/a"));
         assert_ne!(Streams::new(7).stream("net/a>b"), Streams::new(7).stream("net/b>a"));
         assert_ne!(Streams::new(7).stream("net/a>b"), Streams::new(8).stream("net/a>b"));
     }

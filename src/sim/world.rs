@@ -27,6 +27,7 @@ use super::kernel::{Kernel, START};
 use super::link::{Dist, Link, nanos};
 use super::log::{EventKind, EventLog};
 use super::misuse;
+use super::mount::HostFiles;
 use super::names::{Lookup, Zone};
 use super::net::{Network, Table, Wire};
 use super::panics;
@@ -210,10 +211,10 @@ impl WorldState {
         kernel.schedule().clocks.push(clock);
         let shared = kernel.shared();
         shared.zone.add(name, addrs);
-        shared.entropy.push(self.streams.stream(&format!("app/{name}")));
-        shared.power_losses.push(self.streams.stream(&format!("power/{name}")));
+        shared.entropy.push(self.streams.stream_of("app/", name));
+        shared.power_losses.push(self.streams.stream_of("power/", name));
         let wall = clock.wall(START.as_nanos() as u64);
-        let files = Files::of_host(wall, self.streams.stream(&format!("disk/{name}")));
+        let files = HostFiles::unused(wall, self.streams.stream_of("disk/", name));
         kernel.files.push(files);
         drop(kernel);
         self.hosts.borrow_mut().push(HostInfo {
@@ -293,7 +294,7 @@ impl WorldState {
     /// Changes the files of a host, if they are simulated.
     pub(super) fn with_files(&self, host: &str, change: impl FnOnce(&mut Files)) {
         let host = usize::from(self.host(host));
-        if let Some(files) = &mut self.kernel.borrow_mut().files[host] {
+        if let Some(files) = self.kernel.borrow_mut().files[host].mount() {
             change(files);
         }
     }
@@ -1372,7 +1373,7 @@ impl World {
         let real_files = std::mem::take(&mut kernel.shared().real_files);
         run.warnings.extend(real_files.into_iter().map(misuse::real_file));
         for (host, files) in kernel.files.iter().enumerate() {
-            let missing = files.iter().flat_map(Files::missing);
+            let missing = files.used().into_iter().flat_map(Files::missing);
             let name = self.state.name_of(host as u16);
             run.missing.extend(missing.map(|path| (name.clone(), path)));
         }

@@ -9,6 +9,7 @@ use super::image::DiskHandle;
 use crate::sim::chaos::DiskError;
 use crate::sim::files::{Files, Volume};
 use crate::sim::host::Host;
+use crate::sim::mount::HostFiles;
 use crate::sim::rng::Rng;
 use crate::sim::world::Sim;
 
@@ -80,12 +81,11 @@ impl Host {
             true => disk.faults(DiskFaults::none()),
             false => disk,
         };
-        let stream = format!("disk/{}", self.state.name_of(self.number));
-        let rng = self.state.streams.stream(&stream);
+        let rng = self.state.streams.stream_of("disk/", &self.state.name_of(self.number));
         let mut kernel = self.state.kernel.borrow_mut();
         let (host, clock) = (usize::from(self.number), kernel.clock);
         let now = kernel.schedule().clocks[host].wall(clock);
-        kernel.files[host] = Some(disk.mount(now, rng));
+        kernel.files[host] = HostFiles::Mounted(disk.mount(now, rng));
         drop(kernel);
         self
     }
@@ -105,8 +105,8 @@ impl Sim {
     #[track_caller]
     pub fn disk(&self, host: &str) -> DiskHandle {
         let host = usize::from(self.state.host(host));
-        let kernel = self.state.kernel.borrow();
-        match &kernel.files[host] {
+        let mut kernel = self.state.kernel.borrow_mut();
+        match kernel.files[host].mount() {
             Some(files) => files.handle(),
             None => unreachable!("every host of a world has a disk"),
         }
