@@ -164,6 +164,10 @@ fn a_dropped_read_of_a_pipe_loses_no_byte() {
                     }
                     Poll::Pending => dropped += 1,
                 }
+                // A thread of the pool may read, and has to get a processor meanwhile.
+                if dropped > 1_000 {
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
                 assert!(dropped < 1_000 * rounds(), "{} of {sent} bytes arrived", received.len());
             }
             assert!(received == whole, "bytes were lost or duplicated");
