@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Crash;
 use super::chaos::{Chaos, Episode, Fault};
 use super::files::Files;
-use super::world::Sim;
+use super::handle::Sim;
 
 /// The episodes of a run that have begun and not ended.
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::link::nanos;
 use super::quirks::Quirks;
-use super::world::WorldState;
+use super::state::WorldState;
 use crate::{Builder, EventLoop};
 
 /// What ends a host's program: see [`Sim::crash`](super::Sim::crash).

@@ -68,6 +68,8 @@ mod determinism;
 pub(crate) mod disk;
 mod driver;
 #[cfg(feature = "sim")]
+mod entry;
+#[cfg(feature = "sim")]
 mod episodes;
 mod events;
 #[cfg(unix)]
@@ -75,6 +77,8 @@ pub(crate) mod files;
 #[cfg(not(unix))]
 #[path = "no_files.rs"]
 pub(crate) mod files;
+#[cfg(feature = "sim")]
+mod handle;
 #[cfg(feature = "sim")]
 mod host;
 mod kernel;
@@ -85,9 +89,13 @@ pub(crate) mod misuse;
 mod mount;
 mod names;
 mod net;
+#[cfg(feature = "sim")]
+mod notified;
 mod ops;
 #[cfg(feature = "sim")]
 mod panics;
+#[cfg(feature = "sim")]
+mod processes;
 #[cfg(feature = "sim")]
 mod quirks;
 #[cfg(feature = "sim")]
@@ -100,6 +108,8 @@ mod schedule;
 pub(crate) mod settings;
 #[cfg(feature = "sim")]
 mod shrink;
+#[cfg(feature = "sim")]
+mod state;
 #[cfg(feature = "sim")]
 mod sweep;
 #[cfg(all(test, feature = "sim", unix))]
@@ -119,6 +129,10 @@ pub use self::disk::faults::{DiskFaults, DiskLatency};
 pub use self::disk::image::{DiskHandle, DiskImage};
 pub(crate) use self::driver::SimDriver;
 #[cfg(feature = "sim")]
+pub use self::entry::{run, sweep, try_sweep};
+#[cfg(feature = "sim")]
+pub use self::handle::Sim;
+#[cfg(feature = "sim")]
 pub use self::host::{Crash, Host, HostOutput};
 #[cfg(feature = "sim")]
 pub(crate) use self::host::{Process, Program};
@@ -130,5 +144,3 @@ pub use self::names::Lookup;
 pub use self::quirks::{Audit, Quirks};
 #[cfg(feature = "sim")]
 pub use self::sweep::{Failed, Report};
-#[cfg(feature = "sim")]
-pub use self::world::{Sim, run, sweep, try_sweep};

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::handle::Sim;
 use super::log::{EventKind, LogMode};
 use super::settings::{Outcome, RunSettings};
-use super::world::{Sim, run_once};
+use super::world::run_once;
 use super::{Chaos, Crash, Disk, DiskFaults, Dist, FaultKind, Link, Quirks};
 use crate::net::{TcpListener, TcpStream, UdpSocket};
 use crate::signal::SignalKind;

@@ -8,10 +8,10 @@ use super::faults::{DiskFaults, Faults};
 use super::image::DiskHandle;
 use crate::sim::chaos::DiskError;
 use crate::sim::files::{Files, Volume};
+use crate::sim::handle::Sim;
 use crate::sim::host::Host;
 use crate::sim::mount::HostFiles;
 use crate::sim::rng::Rng;
-use crate::sim::world::Sim;
 
 impl Disk {
     /// The open files, none, of a host with a new disk like this. The faults draw from `rng`.
