@@ -3,10 +3,11 @@
 use std::future::Future;
 use std::ops::Range;
 
+use super::environment::Environment;
 use super::handle::{BoxError, Sim};
 use super::report::Test;
 use super::settings::RunSettings;
-use super::sweep::{Environment, Failed, Report};
+use super::sweep::{Failed, Report};
 use super::world::run_once;
 
 /// Runs a test with every seed of a range, and panics with a report if one fails.

@@ -70,6 +70,8 @@ mod driver;
 #[cfg(feature = "sim")]
 mod entry;
 #[cfg(feature = "sim")]
+mod environment;
+#[cfg(feature = "sim")]
 mod episodes;
 mod events;
 #[cfg(unix)]
