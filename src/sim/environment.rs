@@ -27,7 +27,7 @@ impl Environment {
         Environment::parse(|name| std::env::var(name).ok())
     }
 
-    fn parse(get: impl Fn(&str) -> Option<String>) -> Result<Environment, String> {
+    pub(super) fn parse(get: impl Fn(&str) -> Option<String>) -> Result<Environment, String> {
         let number = |name: &str| match get(name) {
             None => Ok(None),
             Some(text) if text.trim().is_empty() => Ok(None),

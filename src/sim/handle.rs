@@ -15,7 +15,6 @@ use super::names::Lookup;
 use super::net::Wire;
 use super::schedule::Event;
 use super::state::{Command, TEST, WorldState};
-use crate::driver::{Driver, Notify};
 use crate::rand::Rng;
 use crate::signal::SignalKind;
 

@@ -91,8 +91,8 @@ fn exponential(rng: &mut Rng, mean: u64) -> u64 {
         return beyond_last_quantile(rng, mean);
     };
     let part = word << 8 >> 32;
-    let times_mean = from + ((to - from) * part >> 32);
-    (u128::from(times_mean) * u128::from(mean) >> 32) as u64
+    let times_mean = from + (((to - from) * part) >> 32);
+    ((u128::from(times_mean) * u128::from(mean)) >> 32) as u64
 }
 
 #[cold]

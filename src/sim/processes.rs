@@ -10,7 +10,6 @@ use super::settings::{Failure, FailureKind};
 use super::state::Command;
 use super::world::{World, error_failure, guarded};
 use crate::EventLoop;
-use crate::driver::Driver;
 use crate::sys::lock;
 
 impl World {

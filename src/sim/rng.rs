@@ -52,7 +52,7 @@ impl FastRng {
     /// A number in `0..bound`. Some are more probable than others by `bound / 2^32`.
     #[inline(always)]
     pub(crate) fn below(&mut self, bound: u32) -> u64 {
-        (self.next_u64() >> 32) * u64::from(bound) >> 32
+        ((self.next_u64() >> 32) * u64::from(bound)) >> 32
     }
 }
 

@@ -1,6 +1,6 @@
 //! The world: hosts on one virtual clock, scheduled by one thread.
 //!
-//! The world is no event loop. It takes the next event from the heap, sets the clock, and gives a turn to the loop that
+//! The world is no event loop. It takes the next event, sets the clock, and gives a turn to the loop that
 //! the event concerns. Loops are never nested, and no program code runs while the world's state is borrowed: what ends or
 //! starts loops is a command, carried out between turns.
 
@@ -28,7 +28,7 @@ use super::run_state::RunState;
 use super::schedule::{Event, Schedule};
 use super::settings::{Failure, FailureKind, Outcome, RunSettings};
 use super::state::{TEST, WorldState};
-use crate::driver::{Completion, Driver, Wait};
+use crate::driver::{Completion, Wait};
 use crate::event_loop::simulated::Turned;
 use crate::{Builder, EventLoop};
 
