@@ -37,7 +37,7 @@ impl EventLoop {
         // An event that was sent during the turn keeps the inbox awake, and `next_wait` returns `Wait::No`.
         let _ = core.inbox.fall_asleep();
         core.host.resume();
-        let has_timers = !core.timers.borrow().is_empty();
+        let has_timers = !core.timers.is_empty();
         let wait = match has_timers || !core.ready.is_empty() || core.inbox.has_events() {
             true => core.next_wait(),
             false => Wait::Forever,
