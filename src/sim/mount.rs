@@ -1,8 +1,10 @@
 //! The files of a host: a simulated disk that is formatted on first use, or the real files of this machine.
 
+#[cfg(feature = "sim")]
 use std::time::SystemTime;
 
 use super::files::Files;
+#[cfg(feature = "sim")]
 use crate::rand::Rng;
 
 /// Where the files of a host are.
@@ -11,6 +13,7 @@ pub(super) enum HostFiles {
     Real,
     /// On a disk that nothing has used yet, with the time of its format and the random numbers of its faults. Many hosts
     /// of many runs use no files.
+    #[cfg(feature = "sim")]
     Unused(SystemTime, Rng),
     Mounted(Files),
 }
@@ -33,18 +36,19 @@ impl HostFiles {
     pub(super) fn used(&self) -> Option<&Files> {
         match self {
             HostFiles::Mounted(files) => Some(files),
-            HostFiles::Real | HostFiles::Unused(..) => None,
+            _ => None,
         }
     }
 
     /// The files of the disk, which is formatted now if it has not been used; `None` for real files.
     pub(super) fn mount(&mut self) -> Option<&mut Files> {
+        #[cfg(feature = "sim")]
         if let HostFiles::Unused(now, rng) = self {
             *self = Files::of_host(*now, rng.clone()).into();
         }
         match self {
             HostFiles::Mounted(files) => Some(files),
-            HostFiles::Real | HostFiles::Unused(..) => None,
+            _ => None,
         }
     }
 }
