@@ -17,7 +17,7 @@ use windlass::sync::{Closed, Queue, TryRecvError, TrySendError, thread, watch};
 use windlass::task::{self, AsCompleted, JoinSet, as_completed, race, yield_now};
 use windlass::time::{Instant, interval, interval_at, sleep};
 
-use crate::support::{CountDrop, Folder, Random, gather, on_every_driver, poll_once, rounds, turns, waker_calling};
+use crate::support::{CountDrop, Folder, Random, on_every_driver, poll_once, rounds, turns, waker_calling};
 
 const MS: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -308,7 +308,7 @@ fn unix_connections_are_a_stream() {
             let client = UnixStream::connect(&path).await.unwrap();
             client.write_all("hello").await.0.unwrap();
             let server = listener.incoming().next().await.unwrap().unwrap();
-            assert_eq!(gather(5, || server.read_managed()).await, b"hello");
+            assert_eq!(crate::support::gather(5, || server.read_managed()).await, b"hello");
             drop_a_next(&mut listener.into_incoming()).await;
         });
     });
