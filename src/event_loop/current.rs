@@ -43,7 +43,17 @@ thread_local! {
     /// Every loop that was entered on this thread. Unlike a run, an [`Entered`] can be dropped, and then its loop, by user
     /// code that this crate calls (the clone of a waker, say) while it still uses the current loop. So their memory is kept
     /// until the thread ends; closing a loop has released everything else.
-    static ENTERED: RefCell<Vec<Rc<LoopCore>>> = const { RefCell::new(Vec::new()) };
+    static ENTERED: EnteredLoops = const { EnteredLoops(RefCell::new(Vec::new())) };
+}
+
+struct EnteredLoops(RefCell<Vec<Rc<LoopCore>>>);
+
+impl Drop for EnteredLoops {
+    /// The thread exits. A leaked [`Entered`] may have left a loop of the list current, and destructors of other thread-locals
+    /// still run. No guard restores an older scope: their numbers are all higher than that of `OUTSIDE`.
+    fn drop(&mut self) {
+        change_to(OUTSIDE);
+    }
 }
 
 /// Opens a scope. Returns its number and the outer scope.
@@ -91,8 +101,9 @@ impl LoopCore {
     #[inline]
     pub(crate) fn try_running<'a>() -> Option<&'a LoopCore> {
         // SAFETY: the `CurrentGuard` keeps its loop alive while the pointer is set, and resets the pointer before it drops
-        // its `Rc`; `run_as_current` resets it before its borrow of the loop ends. The guard is dropped in the frame that made it, so the reference, which every caller in this crate uses at
-        // once or within the call into user code during which the loop is current, does not outlive it.
+        // its `Rc`; `run_as_current` resets it before its borrow of the loop ends. The guard is dropped in the frame that made
+        // it, so the reference, which every caller in this crate uses at once or within the call into user code during which
+        // the loop is current, does not outlive it.
         unsafe { RUNNING.get().as_ref() }
     }
 
@@ -100,7 +111,7 @@ impl LoopCore {
     #[cold]
     pub(crate) fn try_entered<'a>() -> Option<&'a LoopCore> {
         let scope = SCOPE.get();
-        // SAFETY: a loop that is only entered is in `ENTERED`, and lives until the thread ends.
+        // SAFETY: a loop that is only entered is in `ENTERED`, which changes the scope before it is dropped.
         unsafe { scope.core.as_ref() }.filter(|_| !scope.is_running)
     }
 
@@ -272,7 +283,7 @@ impl EventLoop {
         if !core.was_entered.replace(true) {
             let mut kept = Some(core.rc());
             // While the thread exits, the list may be gone. The loop is leaked then.
-            let _ = ENTERED.try_with(|entered| entered.borrow_mut().extend(kept.take()));
+            let _ = ENTERED.try_with(|entered| entered.0.borrow_mut().extend(kept.take()));
             std::mem::forget(kept);
         }
         let (number, outer) = open(core, core.is_running_here());

@@ -118,6 +118,10 @@ impl LoopCore {
     /// Closes the inbox and the driver. Memory of operations that did not complete in time is leaked: the kernel may
     /// still write to it. `waited` says how long the loop waited for them.
     fn close_driver(&self, waited: String) {
+        // A destructor that ran meanwhile may have forked: then this is the child, and the driver is the parent's.
+        if self.is_forked() {
+            self.abandon_driver();
+        }
         for item in self.inbox.close() {
             match item {
                 RemoteEvent::Unclaimed(unclaimed) => unclaimed.report(),

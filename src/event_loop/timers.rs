@@ -18,8 +18,8 @@
 //! early, at most once per second. On a virtual clock every entry is settled, so that time advances in the same steps as ever.
 //!
 //! So that a program that cancels many timers does not accumulate parked slots, they are all freed and the heaps are rebuilt when
-//! there would be more than 100 and more than live timers: there are never more than twice the entries of the live timers plus 100,
-//! and rebuilding costs amortized O(1) per cancelled timer.
+//! a cancel would leave more than 100 and more than live timers: after it, there are at most twice the entries of the live timers
+//! plus 100. Rebuilding costs amortized O(1) per cancelled timer.
 //!
 //! Timers with equal deadlines fire in the order in which they were set: a sequence number, which is also the generation of the slot,
 //! decides.

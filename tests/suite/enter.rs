@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::{Sender, channel};
 use std::task::{Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -225,6 +226,41 @@ fn a_guard_that_outlives_a_run_or_is_leaked_does_no_harm() {
         let _entered = next.enter();
         windlass::spawn(async {});
         next.turn_nowait().expect("a turn");
+    });
+}
+
+/// A thread-local that is destroyed after the loops that its thread has entered.
+#[test]
+fn a_leaked_guard_leaves_its_loop_when_the_thread_exits() {
+    thread_local! {
+        static LATE: RefCell<Option<Late>> = const { RefCell::new(None) };
+    }
+    struct Late {
+        seen: Sender<bool>,
+        _sleep: windlass::time::Sleep,
+    }
+    impl Drop for Late {
+        fn drop(&mut self) {
+            let _ = self.seen.send(is_entered());
+            drop(sleep(Duration::from_secs(1)));
+        }
+    }
+    on_every_driver(|case| {
+        let (seen, late) = channel();
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                // Thread-locals are destroyed in the reverse order of their first use.
+                LATE.with_borrow(|late| assert!(late.is_none()));
+                let event_loop = case.event_loop();
+                std::mem::forget(event_loop.enter());
+                let mut nap = sleep(Duration::from_secs(3600));
+                assert!(poll_with(Waker::noop(), pin!(&mut nap)).is_pending());
+                LATE.set(Some(Late { seen, _sleep: nap }));
+                drop(event_loop);
+                assert!(is_entered(), "the closed loop is still current");
+            });
+        });
+        assert_eq!(late.recv(), Ok(false));
     });
 }
 

@@ -261,7 +261,10 @@ impl Uring {
         let (count, before) = (self.rings.completed(), completed.len());
         self.counters.completions += u64::from(count);
         completed.reserve(count as usize);
-        let mut next = completed.as_mut_ptr_range().end;
+        // SAFETY: the end of its contents is within the vector's memory. Not by way of its slice, behind which nothing may be
+        // written.
+        let start = unsafe { completed.as_mut_ptr().add(before) };
+        let mut next = start;
         let Uring { rings, own, .. } = self;
         rings.reap(count, |Cqe { user_data, result }| {
             let (id, result) = (OpId::from_u64(user_data), OpResult::from_kernel(result));
@@ -279,7 +282,7 @@ impl Uring {
         });
         // SAFETY: `next` is behind the completions that were written, in the same allocation.
         unsafe {
-            let written = next.offset_from(completed.as_ptr_range().end) as usize;
+            let written = next.offset_from(start) as usize;
             completed.set_len(before + written);
         }
         let no_buffer = std::mem::take(&mut self.own.no_buffer);
