@@ -465,6 +465,44 @@ fn a_task_can_fork() {
     });
 }
 
+/// A destructor forks while the loop closes: the child returns into the close of its parent's loop.
+#[test]
+fn a_destructor_can_fork_during_a_close() {
+    /// In the parent, the status of the child.
+    struct Forks(Rc<Cell<Option<libc::c_int>>>);
+    impl Drop for Forks {
+        fn drop(&mut self) {
+            // SAFETY: as in `fork`; the child exits below.
+            let pid = unsafe { libc::fork() };
+            assert!(pid >= 0);
+            match pid {
+                // SAFETY: this touches no memory.
+                0 => drop(unsafe { libc::alarm(HANG) }),
+                pid => self.0.set(Some(wait_for(pid))),
+            }
+        }
+    }
+    single_threaded("a_destructor_can_fork_during_a_close", |case| {
+        let event_loop = case.event_loop();
+        let status = Rc::new(Cell::new(None));
+        let forks = Forks(status.clone());
+        // Dropped after all tasks, when nothing is in flight any more.
+        event_loop.call_later(Duration::from_secs(3600), move || drop(forks));
+        event_loop.run_until_complete(turns(2)).expect("the loop runs");
+        // SAFETY: this touches no memory.
+        let parent = unsafe { libc::getpid() };
+        let closed = catch_unwind(AssertUnwindSafe(|| event_loop.close()));
+        // SAFETY: as above.
+        if unsafe { libc::getpid() } != parent {
+            // SAFETY: this does not return.
+            unsafe { libc::_exit(if closed.is_err() { 101 } else { 0 }) };
+        }
+        closed.expect("the parent closes its loop");
+        assert_eq!(status.get(), Some(0), "how the child ended");
+        echo(case);
+    });
+}
+
 /// Processes are children of the parent, not of the child: dropping their handles in the child kills and reaps none.
 #[test]
 fn a_child_does_not_kill_the_parents_processes() {
