@@ -133,7 +133,7 @@ impl AsyncUdpSocket for Socket {
                 Ok(count) => {
                     let room = bufs.len().min(meta.len());
                     self.may_receive.store(room == 1 || count == room, Ordering::Relaxed);
-                    // A single datagram may be a request that somebody waits for.
+                    // A single datagram may be a request, whose answer must not be late.
                     let is_bulk = count > 1 || meta[0].len > meta[0].stride;
                     let turns = if is_bulk { TURNS_BETWEEN_RECEIVES } else { 0 };
                     self.turns_to_yield.store(turns, Ordering::Relaxed);
