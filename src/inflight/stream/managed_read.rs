@@ -28,7 +28,7 @@ pub(crate) struct ReadManaged<'a> {
 impl Future for ReadManaged<'_> {
     type Output = io::Result<ManagedBuf>;
 
-    #[inline]
+    #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<ManagedBuf>> {
         let this = &mut *self;
         this.read.poll(&this.bytes.owned.descriptor, this.bytes.medium, cx)
@@ -65,7 +65,7 @@ enum ManagedOp {
 impl ManagedRead {
     /// The two most frequent cases: a read that nothing is in front of, and one that has received. All others are
     /// [`poll_slowly`](ManagedRead::poll_slowly), out of line, so that they take no registers here.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn poll(
         &mut self,
         descriptor: &Descriptor,

@@ -32,7 +32,7 @@ impl<B: IoBuf> Future for Write<'_, B, false> {
 impl<B: IoBuf> Future for Write<'_, B, true> {
     type Output = BufResult<(), B>;
 
-    #[inline]
+    #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<BufResult<(), B>> {
         let (result, buf) = ready!(self.poll_sent(cx));
         Poll::Ready((result.map(drop), buf))
@@ -47,7 +47,7 @@ impl<'a, B: IoBuf, const ALL: bool> Write<'a, B, ALL> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<BufResult<usize, B>> {
         let bytes = self.call.bytes;
         let (core, queue) = self.call.core_and_queue();
