@@ -31,13 +31,19 @@ pub(super) fn polled_after_completion() -> ! {
     panic!("a future was polled after it had completed")
 }
 
-/// An operation that has completed and whose result was not taken.
-pub(crate) struct DoneOp<'a>(&'a OpSlot);
+/// An operation that has completed and whose result was not taken, with a copy of the result: the compiler drops repeated
+/// tests of a local value, but not of the slot's cell.
+pub(crate) struct DoneOp<'a>(&'a OpSlot, OpResult);
 
-impl DoneOp<'_> {
+impl<'a> DoneOp<'a> {
+    #[inline]
+    fn new(slot: &'a OpSlot) -> DoneOp<'a> {
+        DoneOp(slot, slot.result.get())
+    }
+
     #[inline]
     pub(crate) fn result(&self) -> OpResult {
-        self.0.result.get()
+        self.1
     }
 }
 
@@ -87,7 +93,7 @@ impl<T: 'static> RawOp<T> {
         };
         match core.register(slot, cx) || !core.spend_budget(cx) {
             true => Poll::Pending,
-            false => Poll::Ready(DoneOp(slot)),
+            false => Poll::Ready(DoneOp::new(slot)),
         }
     }
 
@@ -99,9 +105,9 @@ impl<T: 'static> RawOp<T> {
         core: &'a LoopCore,
         is_wanted: impl FnOnce(OpResult) -> bool,
     ) -> Option<DoneOp<'a>> {
-        let is_done = |slot: &&OpSlot| slot.state.get() == State::Done && is_wanted(slot.result.get());
-        let slot = self.slot(core).filter(is_done)?;
-        core.try_spend_budget().then_some(DoneOp(slot))
+        let slot = self.slot(core).filter(|slot| slot.state.get() == State::Done)?;
+        let done = DoneOp::new(slot);
+        (is_wanted(done.result()) && core.try_spend_budget()).then_some(done)
     }
 
     #[inline]
@@ -128,17 +134,19 @@ impl<T: 'static> RawOp<T> {
     /// Takes the result and the payload, if the operation has completed.
     pub(crate) fn fetch(&mut self, core: &LoopCore, queue: &IoQueue) -> Option<(OpResult, T)> {
         let slot = self.slot(core).filter(|slot| slot.state.get() == State::Done)?;
-        Some(self.finish(core, queue, DoneOp(slot)))
+        Some(self.finish(core, queue, DoneOp::new(slot)))
     }
 
     /// Removes the operation from its queue, and takes the result and the payload. If bytes were put in front of a read
     /// meanwhile, what it has received joins them, and the read returns the leftover instead of its result.
     #[inline]
-    pub(crate) fn finish(&mut self, core: &LoopCore, queue: &IoQueue, done: DoneOp<'_>) -> (OpResult, T) {
+    pub(crate) fn finish(&mut self, core: &LoopCore, queue: &IoQueue, mut done: DoneOp<'_>) -> (OpResult, T) {
         queue.op.set(None);
         queue.note_received(done.result());
         if queue.has_leftover() {
             queue.absorb(core.salvage(done.0));
+            // What was salvaged is no longer in the slot's result.
+            done = DoneOp::new(done.0);
         }
         self.take(core, done)
     }
@@ -146,9 +154,8 @@ impl<T: 'static> RawOp<T> {
     /// Takes the result and the payload of an operation that has completed and is in no queue any more. `done` is this
     /// operation's.
     #[inline]
-    pub(crate) fn take(&mut self, core: &LoopCore, DoneOp(slot): DoneOp<'_>) -> (OpResult, T) {
+    pub(crate) fn take(&mut self, core: &LoopCore, DoneOp(slot, result): DoneOp<'_>) -> (OpResult, T) {
         debug_assert!(self.id == slot.id.get());
-        let result = slot.result.get();
         // SAFETY: `poll_done` and `fetch` made `done` from the slot of the operation that `start_op::<T>` started. It has
         // completed, and its payload is taken once: the slot is released below.
         let payload = unsafe { take_payload::<T>(slot.payload()) };
