@@ -80,7 +80,7 @@ pub fn wall_now() -> SystemTime {
 #[inline]
 pub fn sleep(duration: Duration) -> Sleep {
     match LoopCore::try_current() {
-        Some(core) => sleep_until(core.now() + duration),
+        Some(core) => Sleep::new(Home::UNTIL, core.now() + duration),
         None => Sleep::new(Home::FOR, Instant::from_origin(duration)),
     }
 }
@@ -88,6 +88,10 @@ pub fn sleep(duration: Duration) -> Sleep {
 /// Waits until the loop's clock reaches `deadline`.
 #[inline]
 pub fn sleep_until(deadline: Instant) -> Sleep {
+    // The slack of a timer depends on its length, which counts from the last reading of the clock.
+    if let Some(core) = LoopCore::try_current() {
+        core.now();
+    }
     Sleep::new(Home::UNTIL, deadline)
 }
 

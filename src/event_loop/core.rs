@@ -334,12 +334,10 @@ impl LoopCore {
 
     /// Changes the deadline of a timer, and its id: see [`Timers::reset`].
     pub(crate) fn reset_timer(&self, id: TimerId, when: Instant) -> Option<Timer> {
+        let now = self.now();
         match self.has_unaware_host() {
-            false => self.timers.reset(self.times.recent(), id, when),
-            true => {
-                let now = self.now();
-                self.change_timers_hosted(|timers| timers.reset(now, id, when))
-            }
+            false => self.timers.reset(now, id, when),
+            true => self.change_timers_hosted(|timers| timers.reset(now, id, when)),
         }
     }
 

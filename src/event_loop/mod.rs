@@ -181,6 +181,8 @@ impl EventLoop {
     /// Runs `callback` when the loop's clock reaches `when`. Callbacks with equal times run in the order of the calls.
     #[track_caller]
     pub fn call_at(&self, when: Instant, callback: impl FnOnce() + 'static) -> TimerHandle {
+        // The slack of a timer depends on its length, which counts from the last reading of the clock.
+        self.core.now();
         self.core.call_at(when, callback)
     }
 
@@ -294,7 +296,10 @@ pub fn call_later(delay: Duration, callback: impl FnOnce() + 'static) -> TimerHa
 /// Outside of a loop. [`EventLoop::call_at`] works anywhere.
 #[track_caller]
 pub fn call_at(when: Instant, callback: impl FnOnce() + 'static) -> TimerHandle {
-    LoopCore::current("call_at").call_at(when, callback)
+    let core = LoopCore::current("call_at");
+    // As in `EventLoop::call_at`.
+    core.now();
+    core.call_at(when, callback)
 }
 
 /// A snapshot of the current loop's counters.

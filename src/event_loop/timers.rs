@@ -578,6 +578,67 @@ mod tests {
         assert_eq!(timers.next_wake(at(0)), Some(Instant::NEVER));
     }
 
+    /// On every driver with a real clock.
+    #[test]
+    fn settings_limit_the_slack() {
+        use crate::{Builder, DriverChoice};
+        if cfg!(miri) {
+            return;
+        }
+        let slack_of = |builder: Builder, length| {
+            let event_loop = builder.build().ok()?;
+            let core = &event_loop.core;
+            let when = core.now() + length;
+            core.call_at(when, || {});
+            Some(core.timers.next_wake(when)? - when)
+        };
+        let (short, long) = (Duration::from_millis(16), Duration::from_secs(20));
+        for driver in [DriverChoice::Proactor, DriverChoice::Reactor] {
+            let builder = || Builder::new().driver(driver);
+            let Some(usual) = slack_of(builder(), long) else {
+                println!("skipped: {driver:?} is not available");
+                continue;
+            };
+            assert_eq!(usual, Duration::from_nanos(1 << 20));
+            assert_eq!(slack_of(builder(), short), Some(Duration::ZERO));
+            assert_eq!(slack_of(builder().precise_timers(true), long), Some(Duration::ZERO));
+            assert_eq!(
+                slack_of(builder().timer_slack(Duration::ZERO), long),
+                Some(Duration::ZERO)
+            );
+            let ten_ms = slack_of(builder().timer_slack(Duration::from_millis(10)), long);
+            assert_eq!(ten_ms, Some(Duration::from_nanos(1 << 23)));
+        }
+    }
+
+    /// The length of a timer counts from when it is set, even if the loop has not read its clock for long.
+    #[test]
+    fn the_slack_of_a_deadline_depends_on_the_time_left() {
+        if cfg!(miri) {
+            return;
+        }
+        let event_loop = crate::EventLoop::new().unwrap();
+        let core = &event_loop.core;
+        let when = core.now() + Duration::from_millis(10);
+        let long_ago = at(0);
+        core.times.set_recent(long_ago);
+        let timer = event_loop.call_at(when, || {});
+        assert_eq!(core.timers.next_wake(when), Some(when));
+        timer.cancel();
+        event_loop
+            .run_until_complete(async {
+                let core = crate::event_loop::core::LoopCore::current("a test");
+                core.times.set_recent(long_ago);
+                crate::event_loop::call_at(when, || {});
+                assert!(core.times.recent() > long_ago);
+                core.times.set_recent(long_ago);
+                let sleep = crate::time::sleep_until(when);
+                assert!(core.times.recent() > long_ago);
+                sleep.await;
+            })
+            .unwrap();
+    }
+
     #[test]
     fn due_timers_fire_in_the_order_of_their_deadlines_whatever_their_slack() {
         let timers = Timers::new(Duration::from_nanos(1 << 20), true);

@@ -134,7 +134,7 @@ const OTHERS: [Target; 30] = {
         target("tasks", 2, Each, AtMost(0.8), BestPeer),
         target("files", 0, Each, AtLeast(1.5), BestPeer),
         target("files", 1, Each, AtLeast(1.1), BestPeer),
-        target("memory", 0, Each, AtMost(1024.0), Nothing),
+        target("memory", 0, Each, AtMost(800.0), Nothing),
         target("wake", 0, Each, AtMost(1.0), BestPeer),
         target("wake", 1, Each, AtMost(0.5), BestPeer),
     ]

@@ -1,5 +1,6 @@
 //! How late timers may fire, as a fraction of their length.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::HEAPS;
@@ -7,23 +8,37 @@ use crate::time::Instant;
 
 /// How late timers may fire: a power of two of nanoseconds, at most 1/1024 of a timer's length. There are seven of them; timers
 /// that are too short for the smallest have none.
+///
+/// By default each slack is twice the one before. For a larger setting they are further apart, so that the smallest is still
+/// [`SMALLEST`] at most: the setting takes no slack from timers that had some.
 #[derive(Clone, Copy)]
 pub(super) struct Slack {
-    /// The exponent of half the smallest slack: that of heap `n` is 2 to the power of this plus `n`.
+    /// The exponent of the slack of heap `n` is this plus `n` steps.
     base: u32,
+    step: NonZeroU32,
     /// Timers that are longer than this have the largest slack.
     long: u64,
 }
 
+/// The exponent of the smallest slack by default, 16 us.
+const SMALLEST: u32 = 14;
+
 impl Slack {
     pub(super) fn up_to(largest: Duration) -> Slack {
-        let exponent = largest.as_nanos().checked_ilog2().unwrap_or(0);
-        let long = 1u64.checked_shl(exponent + 10).map_or(u64::MAX, |long| long - 1);
-        match exponent.checked_sub(HEAPS as u32 - 1) {
-            Some(base) => Slack { base, long },
+        let steps = HEAPS as u32 - 1;
+        let exponent = largest.as_nanos().checked_ilog2().unwrap_or(0).min(u64::BITS - 1);
+        let step = exponent.saturating_sub(SMALLEST).div_ceil(steps - 1);
+        let step = NonZeroU32::new(step).unwrap_or(NonZeroU32::MIN);
+        match exponent.checked_sub(steps * step.get()) {
+            Some(base) => Slack {
+                base,
+                step,
+                long: 1u64.checked_shl(exponent + 10).map_or(u64::MAX, |long| long - 1),
+            },
             // No timer is so long that it would have a slack of 2^64 ns.
             None => Slack {
                 base: u64::BITS,
+                step,
                 long: u64::MAX,
             },
         }
@@ -41,14 +56,14 @@ impl Slack {
     pub(super) fn heap(self, now: Instant, when: Instant) -> usize {
         let length = when.as_nanos().saturating_sub(now.as_nanos());
         let exponent = (length >> 10 | 1).ilog2();
-        (exponent.saturating_sub(self.base) as usize).min(HEAPS - 1)
+        ((exponent.saturating_sub(self.base) / self.step) as usize).min(HEAPS - 1)
     }
 
     #[inline]
     pub(super) fn of(self, heap: usize) -> u64 {
         match heap {
             0 => 0,
-            heap => 1 << (self.base as usize + heap),
+            heap => 1 << (self.base + heap as u32 * self.step.get()),
         }
     }
 }
@@ -92,6 +107,20 @@ mod tests {
             let given = slack.of(HEAPS - 1);
             assert!(given <= largest && given > largest / 2, "{given} of {largest}");
         }
-        assert_eq!(Slack::up_to(Duration::MAX).heap(at(0), Instant::NEVER), 0);
+    }
+
+    #[test]
+    fn a_larger_setting_takes_no_slack_from_shorter_timers() {
+        let default = Slack::up_to(Duration::from_nanos(1 << 20));
+        let settings = (21..64).map(|exponent| Duration::from_nanos(1 << exponent));
+        for setting in settings.chain([Duration::MAX]) {
+            let larger = Slack::up_to(setting);
+            for length in (17..44).map(|n| 1 << n) {
+                let (now, when) = (at(5), at(5 + length));
+                let (usual, given) = (default.of(default.heap(now, when)), larger.of(larger.heap(now, when)));
+                assert!(given <= length >> 10, "{given} of {length} with {setting:?}");
+                assert!(usual == 0 || given > 0, "none for {length} with {setting:?}");
+            }
+        }
     }
 }
