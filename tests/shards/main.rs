@@ -5,6 +5,8 @@ mod cancelling;
 mod failures;
 mod foreign;
 mod listeners;
+#[cfg(target_os = "linux")]
+mod pinning;
 mod reports;
 mod stopping;
 #[path = "../suite/support.rs"]

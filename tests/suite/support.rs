@@ -32,7 +32,7 @@ const HANG: Duration = Duration::from_secs(if cfg!(miri) { 1_200 } else { 300 })
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
     pub name: &'static str,
-    choice: DriverChoice,
+    pub choice: DriverChoice,
     /// The seed of the quirks around the driver.
     seed: Option<u64>,
 }
