@@ -1,8 +1,7 @@
 //! User instructions per operation, counted by callgrind: `cargo bench --bench instructions`
 //!
-//! A count varies much less than a time: by less than 1 %. Each program below runs under
-//! `valgrind --tool=callgrind` twice, with a number of operations and with twice as many, and the difference leaves out its start
-//! and end. The kernel's instructions are not counted.
+//! A count varies much less than a time, usually by less than 1 %. Each program below runs under `valgrind --tool=callgrind`
+//! twice, with a number of operations and with twice as many, and the difference leaves out its start and end. The kernel's instructions are not counted.
 //!
 //! - `echo`: a server that answers requests of 1 KiB, one in flight on each of 50 connections;
 //! - `timeout`: the same server with a `timeout` around each read;
@@ -69,7 +68,8 @@ mod run {
     };
 
     /// The counts at the last change of the core, with Rust 1.95 on x86-64. Those of servers differ by up to 1 % between runs.
-    /// On the reactor, a turn with ready tasks polls at intervals of time: `spawn` and `yield` take more on a slower machine, by up to 4 %.
+    /// On the reactor, a turn with ready tasks polls at intervals of time: `spawn` and `yield` take up to 4 % more on a slower
+    /// machine.
     const EXPECTED: [(&str, &str, u64); 13] = [
         ("echo", "proactor", 864),
         ("echo", "reactor", 766),

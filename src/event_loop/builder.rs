@@ -317,10 +317,10 @@ impl Builder {
     /// share one (1.05 ms). Zero wakes the loop for every deadline.
     ///
     /// A timer never fires early. It is late by at most 1/1024 of the time from setting it to its deadline, and by at most this
-    /// duration, rounded down to a power of two of nanoseconds. With the default, timers of up to 16 ms are not delayed at all, a timer of 100 ms is
-    /// late by up to 66 us, and one of a second by up to half a millisecond. A loop that is awake anyway runs a timer as
-    /// soon as it is due. Timers that are due fire in the order of their deadlines, and if these are equal, in the order in
-    /// which they were set. A virtual clock has no slack.
+    /// duration, rounded down to a power of two of nanoseconds. With the default, timers of up to 16 ms are not delayed at all,
+    /// a timer of 100 ms is late by up to 66 us, and one of a second by up to half a millisecond. A loop that is awake anyway
+    /// runs a timer as soon as it is due. Timers that are due fire in the order of their deadlines, and if these are equal, in
+    /// the order in which they were set. A virtual clock has no slack.
     ///
     /// ```
     /// use std::time::Duration;
