@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use windlass::net::UdpSocket;
 use windlass::shards::{CallError, Cause, Shard};
+use windlass::time::sleep;
 
-use crate::support::{on_every_driver, on_every_kernel_driver, poll_once};
-use crate::{Count, Gate, pool};
+use crate::support::{on_every_driver, on_every_kernel_driver, poll_once, turns};
+use crate::{Count, GRACE, Gate, pool};
 
 const SHORT: Duration = Duration::from_millis(20);
 
@@ -139,6 +140,56 @@ fn a_call_without_end_does_not_keep_the_pool() {
             })
             .unwrap();
         assert_eq!(seen.get(), 2);
+    });
+}
+
+#[test]
+fn a_call_served_at_the_end_of_a_stop_does_not_keep_the_pool() {
+    on_every_driver(|case| {
+        for is_dropped in [false, true] {
+            let (stalled, gate, late) = (Count::default(), Gate::default(), Count::default());
+            let seen = late.clone();
+            let pool = pool(case, 2).build().unwrap();
+            let _service = pool.service(|_| async { Ok::<_, io::Error>(()) });
+            pool.run(move |shard: Shard| {
+                let (stalled, gate, late) = (stalled.clone(), gate.clone(), late.clone());
+                async move {
+                    if shard.index() == 1 {
+                        // Half of the grace period: on time, the pool ends long before.
+                        windlass::spawn(async move {
+                            sleep(GRACE / 2).await;
+                            late.add();
+                        })
+                        .detach();
+                        // Blocks once the shard waits for the other main future. Then its inbox has the end of that future
+                        // before the request, so that the wait for the calls in flight begins before the request starts.
+                        windlass::spawn(async move {
+                            turns(10).await;
+                            stalled.add();
+                            gate.block();
+                        })
+                        .detach();
+                        return Ok(());
+                    }
+                    stalled.reaches(1).await;
+                    windlass::spawn(async move {
+                        // This shard waits for the other one at the barrier of the service.
+                        turns(10).await;
+                        let mut call = Box::pin(shard.peer(1).ask(|| ()));
+                        assert!(poll_once(call.as_mut()).await.is_pending());
+                        let call = Some(call).filter(|_| !is_dropped);
+                        turns(10).await;
+                        gate.open();
+                        pending::<()>().await;
+                        drop(call);
+                    })
+                    .detach();
+                    Ok::<_, io::Error>(())
+                }
+            })
+            .unwrap();
+            assert_eq!(seen.get(), 0, "dropped: {is_dropped}");
+        }
     });
 }
 

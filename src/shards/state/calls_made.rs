@@ -223,7 +223,7 @@ impl ShardState {
         self.note_call_ended();
     }
 
-    /// Calls made and not answered, and calls served. Each end of one notifies `call_ended`.
+    /// Calls made and not answered, requests not started, and calls served. Each decrease notifies `call_ended`.
     pub(in crate::shards) fn calls_in_flight(&self) -> usize {
         self.unanswered.get() + self.serving.get() + self.requests.borrow().len()
     }

@@ -64,6 +64,8 @@ impl ShardState {
             if has_more {
                 self.schedule_start();
             }
+            // Most of them end here: those that need no task, and those that are refused.
+            self.note_call_ended();
         });
         for _ in 0..REQUESTS_PER_TURN {
             let Some(packet) = self.requests.borrow_mut().pop_front() else {
@@ -109,7 +111,8 @@ impl ShardState {
         }
     }
 
-    /// Only the pool's stop waits for calls to end.
+    /// Only the pool's stop waits for calls to end. A waiter looks at [`calls_in_flight`](ShardState::calls_in_flight) again, so
+    /// one notification may stand for many calls.
     pub(super) fn note_call_ended(&self) {
         if self.refuses_calls.get() {
             self.call_ended.notify_waiters();
