@@ -205,6 +205,7 @@ impl Builder {
             view: View::new(&shared),
             settings: self.settings,
             plan: RefCell::default(),
+            end: End(Some(shared)),
         })
     }
 }
@@ -221,12 +222,33 @@ impl fmt::Debug for Builder {
     }
 }
 
-/// A pool of shards that does not run yet: sockets and services are added to it, then [`run`](Pool::run) runs it.
+/// A pool of shards that does not run yet: sockets and services are added to it, then [`run`](Pool::run) runs it. If it is
+/// dropped instead, its sockets are closed and [`Shard::stopping`] completes.
 #[must_use = "a pool does nothing until `run` is called"]
 pub struct Pool {
     pub(super) view: Arc<View>,
     pub(super) settings: Settings,
     pub(super) plan: RefCell<Plan>,
+    pub(super) end: End,
+}
+
+/// Ends the pool when it is dropped: after the run, or without one.
+pub(super) struct End(Option<Arc<Shared>>);
+
+impl End {
+    /// Something else ends the pool.
+    #[cfg(feature = "sim")]
+    pub(super) fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.0 {
+            shared.ended();
+        }
+    }
 }
 
 impl Pool {
@@ -360,7 +382,10 @@ impl Pool {
         F: Future<Output = Result<T, E>> + 'static,
     {
         let Pool {
-            view, settings, plan, ..
+            view,
+            settings,
+            plan,
+            end: _end,
         } = self;
         // Not set before: the pool is consumed here.
         let _ = view.shared.plan.set(plan.into_inner());

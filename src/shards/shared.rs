@@ -175,7 +175,7 @@ impl Shared {
         wake_all(wakers.into_iter().map(|(_, waker)| waker));
     }
 
-    /// All shards have ended: closes the sockets, also if handles to the shards live on.
+    /// All shards have ended, or none will run: closes the sockets, also if handles to the shards live on.
     pub(super) fn ended(&self) {
         self.stop(false);
         let Some(plan) = self.plan.get() else { return };

@@ -225,6 +225,8 @@ where
     let stops_on_signals = pool.settings.stops_on_signals;
     // Not set before: the pool is consumed here.
     let _ = shared.plan.set(pool.plan.into_inner());
+    // Its shards do.
+    pool.end.disarm();
     let programs = (0..loops.len()).map(|index| {
         let (shared, main, ended) = (shared.clone(), main.clone(), ended.clone());
         let (has_begun, dead) = (Rc::new(Cell::new(false)), shared.clone());

@@ -97,7 +97,6 @@ where
             false => shared.fail(index, Cause::Stuck),
         }
     }
-    shared.ended();
     match shared.take_error() {
         Some(error) => Err(error),
         None => Ok(lock(&threads.outputs).iter_mut().filter_map(Option::take).collect()),
