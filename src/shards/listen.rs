@@ -140,6 +140,8 @@ pub(super) struct LocalListener {
     senders: RefCell<Vec<usize>>,
     /// In the mode `HandOver`: this shard accepts for all.
     is_distributing: Cell<bool>,
+    /// Its [task](LocalListener::run) exists.
+    has_task: Cell<bool>,
     /// Where the search for a less loaded shard begins.
     next: Cell<usize>,
     /// The socket that is polled first: by turns, so that none is starved.
@@ -158,6 +160,7 @@ impl LocalListener {
             is_drained: Cell::new(false),
             senders: RefCell::default(),
             is_distributing: Cell::new(false),
+            has_task: Cell::new(false),
             next: Cell::new(state.index),
             first: Cell::new(0),
         });
@@ -340,9 +343,15 @@ impl LocalListener {
         all
     }
 
+    /// Starts the listener's own task on this shard, once the main futures run.
+    pub(super) fn start(self: Rc<Self>, state: Rc<ShardState>) {
+        self.has_task.set(true);
+        crate::task::spawn(self.run(state)).detach();
+    }
+
     /// The shard's part of the listener while the pool runs, and at the stop: a task of its own, so that no connection
     /// depends on whether the program accepts on every shard, or drops an `accept`.
-    pub(super) async fn run(self: Rc<Self>, state: Rc<ShardState>) {
+    async fn run(self: Rc<Self>, state: Rc<ShardState>) {
         match self.is_distributing.get() {
             true => self.hand_over(&state).await,
             false => state.stopping.wait().await,
@@ -450,6 +459,15 @@ impl LocalListener {
         }
     }
 
+    /// A shard has ended. Called once or more for each.
+    pub(super) fn note_died(self: &Rc<Self>, state: &ShardState, shard: usize) {
+        // In the mode `HandOver`, its successor still passes connections on.
+        if self.plan.mode == Accept::Balanced {
+            self.end_sender(shard);
+        }
+        self.adopt(state);
+    }
+
     /// Accepts from the sockets of shards that have ended, if this shard is the one to do so.
     fn adopt(self: &Rc<Self>, state: &ShardState) {
         let shared = state.shared();
@@ -467,13 +485,13 @@ impl LocalListener {
                 Err(error) => report(Exception::error("adopting a listener", error)),
             }
         }
-        // Its own task waits for the stop, or has ended with it.
+        // Its own task waits for the stop, or has ended with it. Or it starts later, with the main future.
         let must_run = match self.is_handed() {
             true => has_changed && !self.is_distributing.replace(true),
             false => has_changed && self.is_drained.get(),
         };
-        if must_run {
-            crate::task::spawn(self.clone().run(state.rc())).detach();
+        if must_run && self.has_task.get() {
+            self.clone().start(state.rc());
         }
     }
 }
@@ -569,11 +587,7 @@ impl PeerMessage for Died {
         let Some(state) = ShardState::of(core) else { return };
         let listeners = state.listeners.borrow().clone();
         for local in listeners {
-            // In the mode `HandOver`, its successor still passes connections on.
-            if local.plan.mode == Accept::Balanced {
-                local.end_sender(self.shard);
-            }
-            local.adopt(state);
+            local.note_died(state, self.shard);
         }
     }
 

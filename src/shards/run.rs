@@ -14,7 +14,7 @@ use super::state::ShardState;
 use super::{OnFailure, Shared};
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::{BoxError, guard};
-use crate::task::{Either, select, spawn};
+use crate::task::{Either, select};
 use crate::time::{sleep, sleep_until};
 
 /// After a forced stop, a shard does not wait longer than this for others that do not arrive at a barrier.
@@ -70,6 +70,13 @@ impl Run {
                 Err(error) => self.shared.fail_start(self.state.index, Cause::Start(error)),
             }
         }
+        // Their `Died` may have arrived when there were no listeners. One that ends from here on sends it later.
+        let listeners = self.state.listeners.borrow().clone();
+        for gone in (0..self.shared.peers.len()).filter(|&other| self.shared.peers[other].is_gone()) {
+            for local in &listeners {
+                local.note_died(&self.state, gone);
+            }
+        }
         self.meet(phase).await;
         for service in &plan.services {
             let value = match self.shared.has_start_failed() {
@@ -108,7 +115,7 @@ impl Run {
     {
         let listeners = self.state.listeners.borrow().clone();
         for listener in listeners {
-            spawn(listener.run(self.state.clone())).detach();
+            listener.start(self.state.clone());
         }
         let shard = self.state.shard(self.state.index);
         let future = match catch_unwind(AssertUnwindSafe(|| main(shard))) {

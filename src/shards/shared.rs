@@ -106,6 +106,10 @@ impl Peer {
     pub(super) fn is_alive(&self) -> bool {
         self.is_alive.load(SeqCst)
     }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.is_gone.load(SeqCst)
+    }
 }
 
 /// A reference to the pool with a reference count of its own. Handles clone it, and those of one shard share no cache line

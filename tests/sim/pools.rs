@@ -261,6 +261,51 @@ fn a_shard_that_is_killed_before_its_first_turn_hangs_no_other() {
 }
 
 #[test]
+fn a_shard_that_starts_after_another_has_died_replaces_it() {
+    for mode in [Accept::ReusePort, Accept::Balanced, Accept::HandOver] {
+        seeds(move |sim| async move {
+            sim.links(plain());
+            let ended = Rc::new(Cell::new(false));
+            let seen = ended.clone();
+            let pool = || two().on_failure(OnFailure::KeepOthers);
+            sim.host("server").may_fail().start_shards(pool, move |pool| {
+                let builder = windlass::net::TcpListener::builder();
+                let listener = pool.listen_with(builder, "0.0.0.0:7000", mode)?;
+                let seen = seen.clone();
+                Ok(move |shard: Shard| {
+                    let seen = seen.clone();
+                    async move {
+                        let stopper = shard.clone();
+                        windlass::spawn(async move {
+                            sleep(30 * SEC).await;
+                            stopper.stop();
+                        })
+                        .detach();
+                        serve(shard, listener).await?;
+                        seen.set(true);
+                        Ok::<(), io::Error>(())
+                    }
+                })
+            });
+            sim.after(Duration::ZERO, |sim| {
+                sim.pause_loop("server", 0);
+                sim.pause_loop("server", 1);
+            });
+            sleep(Duration::from_micros(1)).await;
+            sim.kill_loop("server", 0);
+            sleep(MS).await;
+            sim.resume_loop("server", 1);
+            for _ in 0..20 {
+                assert_eq!(timeout(SEC, ask("server")).await??, 1, "{mode:?}");
+            }
+            sleep(60 * SEC).await;
+            assert!(ended.get(), "{mode:?}: accept returns `None` at the stop");
+            Ok(())
+        });
+    }
+}
+
+#[test]
 fn a_paused_shard_answers_later() {
     seeds(|sim| async move {
         let took = Rc::new(Cell::new(Duration::ZERO));
