@@ -19,6 +19,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::defect::Defect;
+use super::shared::{OwnLines, Shared};
 use super::socket::{FreeListener, FreeSocket, FreeStream};
 use super::state::{ShardState, add};
 use crate::event_loop::core::LoopCore;
@@ -53,7 +54,7 @@ impl Default for Accept {
     }
 }
 
-/// Connections that `HandOver` passes to a shard before the shard accepts them; further ones go to other shards.
+/// Connections that are passed to a shard before the shard accepts them; further ones go to other shards, or stay.
 const MAX_HANDED: u32 = 64;
 
 /// How long `HandOver` waits when every shard has that many.
@@ -79,8 +80,14 @@ pub(super) struct ListenerPlan {
     pub(super) mode: Accept,
     /// The pool's sockets, by shard, until they are closed at the stop.
     pub(super) sockets: Vec<Mutex<Option<FreeListener>>>,
-    /// Connections that were passed to a shard and not accepted there.
-    pub(super) handed: Vec<AtomicU32>,
+    /// Connections that were passed to a shard and not accepted there. Those who pass one on write it, too.
+    pub(super) handed: Vec<OwnLines<AtomicU32>>,
+}
+
+impl ListenerPlan {
+    fn handed_to(&self, shard: usize) -> u32 {
+        self.handed[shard].load(Relaxed)
+    }
 }
 
 /// A listener of a pool, which every shard accepts from: [`Pool::listen`](super::Pool::listen) makes it. A plain handle:
@@ -207,6 +214,7 @@ impl LocalListener {
             let next = self.queue.borrow_mut().pop_front();
             if let Some(accepted) = next {
                 self.took_handed(state.index);
+                state.count_connection(&accepted.0);
                 add(&state.counters.accepted, 1);
                 return Ok(Some(accepted));
             }
@@ -269,18 +277,20 @@ impl LocalListener {
     }
 
     /// The lesser loaded of two other shards, if this one has more than 1.25 x + 4 as many connections. Two and not all:
-    /// counts are stale, and every shard would choose the same least loaded one.
+    /// counts are stale, and every shard would choose the same least loaded one. One that does not accept what it was given
+    /// gets no more.
     fn less_loaded(&self, state: &ShardState) -> Option<usize> {
         let peers = &state.shared().peers;
-        let load = |index: usize| peers[index].gauges.connections.load(Relaxed);
+        let load = |index: usize| load_of(state.shared(), index);
         let mut candidates = [None; 2];
         for candidate in &mut candidates {
             self.next.set((self.next.get() + 1) % peers.len());
             let next = self.next.get();
-            *candidate = Some(next).filter(|&next| next != state.index && peers[next].is_alive());
+            let is_open = peers[next].is_alive() && self.plan.handed_to(next) < MAX_HANDED;
+            *candidate = Some(next).filter(|&next| next != state.index && is_open);
         }
         let target = candidates.into_iter().flatten().min_by_key(|&index| load(index))?;
-        let (own, other) = (u64::from(load(state.index)), u64::from(load(target)));
+        let (own, other) = (load(state.index), load(target));
         (own * 4 > other * 5 + 16).then_some(target)
     }
 
@@ -304,10 +314,10 @@ impl LocalListener {
     }
 
     /// A connection from another shard.
-    fn receive(&self, state: &ShardState, stream: FreeStream, peer: SocketAddr) {
+    fn receive(&self, stream: FreeStream, peer: SocketAddr) {
         match stream.adopt() {
+            // It is counted when it is accepted. Until then `handed` contains it.
             Ok(stream) => {
-                state.count_connection(&stream);
                 self.queue.borrow_mut().push_back((stream, peer));
                 self.changed.notify_waiters();
             }
@@ -415,13 +425,12 @@ impl LocalListener {
             for _ in 0..peers.len() {
                 self.next.set((self.next.get() + 1) % peers.len());
                 let target = self.next.get();
-                let is_open = peers[target].is_alive() && self.plan.handed[target].load(Relaxed) < MAX_HANDED;
+                let is_open = peers[target].is_alive() && self.plan.handed_to(target) < MAX_HANDED;
                 if !is_open {
                     continue;
                 }
                 if target == state.index {
                     self.plan.handed[target].fetch_add(1, Relaxed);
-                    state.count_connection(&accepted.0);
                     self.queue.borrow_mut().push_back(accepted);
                     return self.changed.notify_waiters();
                 }
@@ -496,6 +505,14 @@ impl LocalListener {
     }
 }
 
+/// The connections of a shard: those that it has, and those that were passed to it and wait to be accepted.
+fn load_of(shared: &Shared, shard: usize) -> u64 {
+    let own = shared.peers[shard].gauges.connections.load(Relaxed);
+    let plans = &shared.plan().listeners;
+    let handed = plans.iter().map(|plan| u64::from(plan.handed_to(shard)));
+    u64::from(own) + handed.sum::<u64>()
+}
+
 /// All connections that wait in the backlog of a kernel socket.
 fn drain_backlog(socket: &std::net::TcpListener) -> Vec<Accepted> {
     let mut accepted = Vec::new();
@@ -528,7 +545,7 @@ impl PeerMessage for Handed {
         if let Some(state) = ShardState::of(core) {
             let local = state.listeners.borrow().get(self.listener as usize).cloned();
             if let Some(local) = local {
-                local.receive(state, self.stream, self.peer);
+                local.receive(self.stream, self.peer);
             }
         }
     }
@@ -551,7 +568,7 @@ impl PeerMessage for Handed {
         };
         local.plan.handed[target].fetch_add(1, Relaxed);
         if target == state.index {
-            return local.receive(&state, self.stream, self.peer);
+            return local.receive(self.stream, self.peer);
         }
         self.target = target as u32;
         state.post(target, self);

@@ -6,7 +6,6 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use super::listen::{Accept, Listener, ListenerPlan};
 use super::pin::Pin;
 use super::service::{Service, Sharded};
 use super::shard::Shard;
-use super::shared::{Plan, Shared, View};
+use super::shared::{OwnLines, Plan, Shared, View};
 use super::socket::{FreeListener, FreeUdp};
 use super::threads;
 use super::udp::{UdpPlan, UdpSockets};
@@ -302,7 +301,7 @@ impl Pool {
             builder,
             mode,
             sockets: bound.into_iter().map(|socket| Mutex::new(Some(socket))).collect(),
-            handed: (0..self.count()).map(|_| AtomicU32::new(0)).collect(),
+            handed: (0..self.count()).map(|_| OwnLines::default()).collect(),
         }));
         let index = plan.listeners.len() as u32 - 1;
         Ok(Listener { index, addr })

@@ -1,5 +1,6 @@
 //! The part of a pool that all its shards share: their inboxes and gauges, the plan, and how far each has come.
 
+use std::ops::Deref;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -65,13 +66,24 @@ pub(super) struct Peer {
     is_alive: AtomicBool,
     /// It has sent its last message, and the others know that it has ended.
     is_gone: AtomicBool,
-    pub(super) gauges: Gauges,
+    pub(super) gauges: OwnLines<Gauges>,
 }
 
-/// Written by their shard alone, read by others when they accept a connection or look for an idle shard. On cache lines of
-/// their own: 128 bytes, because processors fetch lines in pairs.
+/// On cache lines of its own: 128 bytes, because processors fetch lines in pairs.
 #[derive(Default)]
 #[repr(align(128))]
+pub(super) struct OwnLines<T>(T);
+
+impl<T> Deref for OwnLines<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// Written by their shard alone, read by others when they accept a connection or look for an idle shard.
+#[derive(Default)]
 pub(super) struct Gauges {
     pub(super) turns: AtomicU64,
     pub(super) tasks: AtomicU32,
@@ -85,7 +97,7 @@ impl Peer {
             handle: OnceLock::new(),
             is_alive: AtomicBool::new(true),
             is_gone: AtomicBool::new(false),
-            gauges: Gauges::default(),
+            gauges: OwnLines::default(),
         }
     }
 

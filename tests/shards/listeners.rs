@@ -10,7 +10,7 @@ use windlass::shards::{Accept, Listener, OnFailure, Pool, Shard};
 use windlass::task::yield_now;
 
 use crate::support::{on_every_kernel_driver, poll_once};
-use crate::{Count, counters, pool};
+use crate::{Count, Gate, counters, pool};
 
 const MODES: [Accept; 3] = [Accept::ReusePort, Accept::HandOver, Accept::Balanced];
 
@@ -299,6 +299,49 @@ fn a_balanced_listener_passes_connections_to_a_shard_with_fewer() {
         assert!(loads[0].1 > 0, "{loads:?}");
         // The rule allows 1.25 x + 4, and one more that was accepted before the other's count was seen.
         assert!(loads[0].0 * 4 <= loads[1].0 * 5 + 16 + 8, "{loads:?}");
+    });
+}
+
+#[test]
+fn connections_on_their_way_to_a_shard_count_as_its_load() {
+    on_every_kernel_driver(|case| {
+        let pool = pool(case, 2).build().unwrap();
+        let listener = listen(&pool, Accept::Balanced);
+        let clients = connect(listener.local_addr(), 300);
+        let (stalled, gate) = (Count::default(), Gate::default());
+        let counts = pool.run(move |shard: Shard| {
+            let (stalled, gate) = (stalled.clone(), gate.clone());
+            async move {
+                if shard.index() == 1 {
+                    // Takes nothing over until the other one has looked.
+                    stalled.add();
+                    gate.block();
+                    shard.stopping().await;
+                    return Ok((0, 0));
+                }
+                stalled.reaches(1).await;
+                let accepting = windlass::spawn(async move {
+                    let mut open = Vec::new();
+                    while let Some((stream, _)) = listener.accept().await.unwrap() {
+                        open.push(stream);
+                    }
+                });
+                // The kernel gives each socket about half of the connections. The blocked shard does not answer.
+                let counts = loop {
+                    let own = shard.report().await.swap_remove(0).answer.unwrap().0;
+                    if own.accepted + own.handed_over >= 40 {
+                        break (own.accepted, own.handed_over);
+                    }
+                };
+                gate.open();
+                shard.stop();
+                accepting.await.unwrap();
+                Ok::<_, io::Error>(counts)
+            }
+        });
+        let (kept, passed_on) = counts.unwrap()[0];
+        assert!(0 < passed_on && passed_on < kept, "kept {kept}, passed on {passed_on}");
+        drop(clients);
     });
 }
 
