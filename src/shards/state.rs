@@ -331,6 +331,10 @@ impl PeerLink for ShardState {
         for listener in listeners {
             listener.leave(self);
         }
+        // The loop's own copies are closed: with the pool's, the system sends their datagrams to the other shards.
+        for sockets in &self.shared().plan().sockets {
+            sockets.close(self.index);
+        }
     }
 
     fn loop_closed(&self) {

@@ -11,8 +11,18 @@ use crate::net::UdpSocket;
 use crate::sys::lock;
 
 pub(super) struct UdpPlan {
-    /// By shard, until the pool has ended.
+    /// By shard, until the shard or the pool has ended.
     pub(super) sockets: Vec<Mutex<Option<FreeUdp>>>,
+}
+
+impl UdpPlan {
+    /// Closes the pool's copy of a shard's socket, because the shard has ended.
+    pub(super) fn close(&self, shard: usize) {
+        let socket = lock(&self.sockets[shard]).take();
+        if let Some(socket) = socket {
+            socket.close();
+        }
+    }
 }
 
 /// The UDP sockets of a pool, one per shard, with one address: [`Pool::udp`](super::Pool::udp) makes them. The kernel chooses
@@ -36,7 +46,8 @@ impl UdpSockets {
             ShardState::current().expect("windlass: `shards::UdpSockets::socket` was called outside of a shard");
         let plan = state.shared().plan().sockets[self.index as usize].clone();
         let socket = lock(&plan.sockets[state.index]).as_ref().map(FreeUdp::share);
-        socket.expect("the pool's sockets are open while its shards run")
+        // Closed, if what ends the shard asks for it.
+        socket.ok_or(io::ErrorKind::NotConnected)?
     }
 
     /// The address that they are bound to.

@@ -5,8 +5,8 @@ use std::io;
 use std::time::Duration;
 
 use windlass::net::UdpSocket;
-use windlass::shards::{CallError, Cause, Shard};
-use windlass::time::sleep;
+use windlass::shards::{CallError, Cause, OnFailure, Shard};
+use windlass::time::{sleep, timeout};
 
 use crate::support::{on_every_driver, on_every_kernel_driver, poll_once, turns};
 use crate::{Count, GRACE, Gate, pool};
@@ -322,6 +322,35 @@ fn datagrams_reach_all_shards() {
         let counts = counts.unwrap();
         assert_eq!(counts.iter().sum::<usize>(), 64);
         assert!(counts.iter().all(|&count| count > 0), "{counts:?}");
+    });
+}
+
+#[test]
+fn the_datagrams_of_a_shard_that_ends_reach_the_others() {
+    on_every_kernel_driver(|case| {
+        let pool = pool(case, 2).on_failure(OnFailure::KeepOthers).build().unwrap();
+        let sockets = pool.udp("127.0.0.1:0").unwrap();
+        let error = pool.run(move |shard: Shard| async move {
+            let socket = sockets.socket().await?;
+            assert_ne!(shard.index(), 1, "ends");
+            for number in 0..32_u8 {
+                let sender = UdpSocket::bind("127.0.0.1:0").await?;
+                // Until the other shard's socket is closed, it takes those of about every second sender.
+                let mut tries = 0;
+                loop {
+                    sender.send_to([number], sockets.local_addr()).await.0?;
+                    let received = timeout(Duration::from_millis(50), socket.recv_from(Vec::with_capacity(1))).await;
+                    if received.is_ok() {
+                        break;
+                    }
+                    tries += 1;
+                    assert!(tries < 600, "nobody receives from sender {number}");
+                }
+            }
+            Ok::<_, io::Error>(())
+        });
+        let error = error.unwrap_err();
+        assert_eq!((error.shard, error.others.len()), (1, 0), "{error}");
     });
 }
 
