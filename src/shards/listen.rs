@@ -383,14 +383,8 @@ impl LocalListener {
             self.senders.take();
         }
         if self.is_distributing.get() || self.plan.mode == Accept::Balanced {
-            let others = (0..state.shared().peers.len()).filter(|&other| other != state.index);
-            for target in others {
-                let message = HasAll {
-                    listener: self.index,
-                    from: state.index,
-                };
-                state.post(target, Box::new(message));
-            }
+            let (listener, from) = (self.index, state.index);
+            state.post_to_others(|| Box::new(HasAll { listener, from }));
         }
         self.changed.notify_waiters();
     }
@@ -446,6 +440,8 @@ impl LocalListener {
     /// Ends the accepts in flight, because this shard ends. The connections that they have accepted join the queue; those in
     /// the backlog are for the shard that adopts the socket.
     pub(super) async fn end_accepts(&self) {
+        // Its successor says when it has passed on its last connection.
+        self.is_distributing.set(false);
         let sockets = self.sockets.take();
         self.changed.notify_waiters();
         for (_, listener) in sockets {
@@ -543,6 +539,10 @@ struct Handed {
 impl PeerMessage for Handed {
     fn deliver(self: Box<Self>, core: &LoopCore) {
         if let Some(state) = ShardState::of(core) {
+            // It was sent before the sender knew.
+            if !state.shared().peers[state.index].is_alive() {
+                return self.undelivered();
+            }
             let local = state.listeners.borrow().get(self.listener as usize).cloned();
             if let Some(local) = local {
                 local.receive(self.stream, self.peer);
@@ -588,6 +588,21 @@ impl PeerMessage for HasAll {
             if let Some(local) = local {
                 local.end_sender(self.from);
             }
+        }
+    }
+
+    fn undelivered(self: Box<Self>) {}
+}
+
+/// A shard has failed and no longer accepts. It may still serve calls.
+pub(super) struct Leaves;
+
+impl PeerMessage for Leaves {
+    fn deliver(self: Box<Self>, core: &LoopCore) {
+        let Some(state) = ShardState::of(core) else { return };
+        let listeners = state.listeners.borrow().clone();
+        for local in listeners {
+            local.adopt(state);
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::defect::Defect;
 use super::error::Cause;
-use super::listen::LocalListener;
+use super::listen::{Leaves, LocalListener};
 use super::packet::{catch, message};
 use super::shard::Shard;
 use super::state::ShardState;
@@ -162,11 +162,7 @@ impl Run {
 
     /// The shard leaves a pool that continues.
     async fn leave(&self) {
-        for index in (0..self.shared.plan().services.len()).rev() {
-            self.stop_service(index).await;
-        }
-        self.state.refuses_calls.set(true);
-        // From here on nothing new is sent to it. What is on its way goes to another shard when the loop closes.
+        // First, as services may take long to stop: from here on no shard passes a connection to this one, or finds it idle.
         self.shared.mark_dead(self.state.index);
         let listeners = self.state.listeners.borrow().clone();
         for listener in &listeners {
@@ -175,6 +171,13 @@ impl Run {
         for listener in &listeners {
             listener.leave(&self.state);
         }
+        // After the connections.
+        self.state.post_to_others(|| Box::new(Leaves));
+        // Calls are still served, as at a stop.
+        for index in (0..self.shared.plan().services.len()).rev() {
+            self.stop_service(index).await;
+        }
+        self.state.refuses_calls.set(true);
         self.drop_services();
     }
 

@@ -229,6 +229,12 @@ impl ShardState {
         outbox.push(RemoteEvent::Peer(PeerEvent::new(message)));
     }
 
+    /// Sends a message to each other shard when the turn ends.
+    pub(super) fn post_to_others(&self, message: impl Fn() -> Box<dyn PeerMessage>) {
+        let others = (0..self.inboxes.len()).filter(|&other| other != self.index);
+        others.for_each(|other| self.post(other, message()));
+    }
+
     /// Hands all messages over.
     fn flush(&self) {
         // A message that cannot be delivered may produce another one.

@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream as StdStream};
 use std::pin::pin;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use windlass::net::{TcpListener, TcpStream};
 use windlass::shards::{Accept, Listener, OnFailure, Pool, Shard};
@@ -13,6 +14,9 @@ use crate::support::{on_every_kernel_driver, poll_once};
 use crate::{Count, Gate, counters, pool};
 
 const MODES: [Accept; 3] = [Accept::ReusePort, Accept::HandOver, Accept::Balanced];
+
+/// What takes longer than this never happens.
+const WATCHDOG: Duration = Duration::from_secs(30);
 
 fn listen(pool: &Pool, mode: Accept) -> Listener {
     pool.listen_with(TcpListener::builder(), "127.0.0.1:0", mode).unwrap()
@@ -342,6 +346,62 @@ fn connections_on_their_way_to_a_shard_count_as_its_load() {
         let (kept, passed_on) = counts.unwrap()[0];
         assert!(0 < passed_on && passed_on < kept, "kept {kept}, passed on {passed_on}");
         drop(clients);
+    });
+}
+
+#[test]
+fn a_shard_that_has_failed_is_replaced_while_its_services_stop() {
+    on_every_kernel_driver(|case| {
+        for mode in MODES {
+            let pool = pool(case, 2).on_failure(OnFailure::KeepOthers).build().unwrap();
+            let listener = listen(&pool, mode);
+            let early = read_all(connect(listener.local_addr(), 40));
+            let released = Count::default();
+            let release = released.clone();
+            let service = pool.service(|shard: Shard| async move { Ok::<_, io::Error>(shard.index()) });
+            pool.on_stop(service, move |index| {
+                let released = released.clone();
+                async move {
+                    if *index == 0 {
+                        released.reaches(1).await;
+                    }
+                }
+            });
+            let error = pool.run(move |shard: Shard| {
+                let release = release.clone();
+                async move {
+                    // The shard that accepts, in the mode `HandOver`.
+                    assert_ne!(shard.index(), 0, "fails");
+                    // Also if this shard fails.
+                    let _release = release.on_drop();
+                    let give_up = Instant::now() + WATCHDOG;
+                    while shard.peer(0).is_alive() {
+                        assert!(Instant::now() < give_up, "a shard without a main future is alive");
+                        yield_now().await;
+                    }
+                    let accepting = windlass::spawn({
+                        let shard = shard.clone();
+                        async move { serve_all(&shard, listener).await }
+                    });
+                    let clients = windlass::spawn_blocking(move || {
+                        let clients = connect(listener.local_addr(), 40);
+                        for client in &clients {
+                            client.set_read_timeout(Some(WATCHDOG)).unwrap();
+                        }
+                        clients.into_iter().map(served_by).collect::<Vec<_>>()
+                    });
+                    assert_eq!(clients.await.unwrap(), [1; 40]);
+                    // A call ends before the service has stopped.
+                    assert_eq!(service.on(&shard.peer(0), |index| *index).await.unwrap(), 0);
+                    release.add();
+                    shard.stop();
+                    accepting.await.unwrap()
+                }
+            });
+            let error = error.unwrap_err();
+            assert_eq!((error.shard, error.others.len()), (0, 0), "{mode:?}: {error}");
+            assert_eq!(early.join().unwrap(), [1; 40]);
+        }
     });
 }
 
