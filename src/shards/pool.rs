@@ -154,7 +154,8 @@ impl Builder {
     }
 
     /// Stops the pool when the process is asked to terminate (SIGTERM, ctrl-c): see
-    /// [`signal::shutdown`](crate::signal::shutdown()). A second signal ends the grace period.
+    /// [`signal::shutdown`](crate::signal::shutdown()). A second signal ends the grace period. If a shard cannot listen to
+    /// signals, the pool does not start and [`Pool::run`] returns the error.
     pub fn stop_on_signals(mut self) -> Builder {
         self.settings.stops_on_signals = true;
         self

@@ -14,7 +14,8 @@ use super::state::ShardState;
 use super::{OnFailure, Shared};
 use crate::event_loop::core::LoopCore;
 use crate::event_loop::exception::{BoxError, guard};
-use crate::task::{Either, select};
+use crate::signal::ShutdownSignal;
+use crate::task::{Either, select, spawn};
 use crate::time::{sleep, sleep_until};
 
 /// After a forced stop, a shard does not wait longer than this for others that do not arrive at a barrier.
@@ -281,11 +282,16 @@ impl ShardState {
     }
 }
 
-/// Stops the pool at the first request to terminate, and at the second one ends the grace period.
-pub(super) async fn stop_on_signals(shard: Shard) {
-    let Ok(mut signals) = crate::signal::shutdown() else {
-        return;
-    };
+/// Listens to requests to terminate: the first one stops the pool, the second one ends the grace period. If it cannot, the
+/// pool does not start: nobody would notice before the stop is needed.
+pub(super) fn stop_on_signals(state: &ShardState) {
+    match crate::signal::shutdown() {
+        Ok(signals) => spawn(stop_at(signals, state.shard(state.index))).detach(),
+        Err(error) => state.shared().fail_start(state.index, Cause::Start(error)),
+    }
+}
+
+async fn stop_at(mut signals: ShutdownSignal, shard: Shard) {
     if signals.recv().await.is_some() {
         shard.stop();
     }

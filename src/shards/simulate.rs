@@ -18,7 +18,6 @@ use crate::EventLoop;
 use crate::event_loop::exception::BoxError;
 use crate::on_drop::OnDrop;
 use crate::sim::{self, Host, Process, Program, Sim};
-use crate::task::spawn;
 
 /// The host of [`simulate`].
 const HOST: &str = "pool";
@@ -243,7 +242,7 @@ where
             begun.set(true);
             let state = ShardState::install(&shared, index);
             if index == 0 && stops_on_signals {
-                spawn(stop_on_signals(state.shard(0))).detach();
+                stop_on_signals(&state);
             }
             run_shard(state, &*main).await;
             take_failure(&shared)

@@ -17,7 +17,6 @@ use super::state::ShardState;
 use crate::event_loop::exception::BoxError;
 use crate::on_drop::OnDrop;
 use crate::sys::{self, CpuSet, lock};
-use crate::task::spawn;
 use crate::{Builder, EventLoop};
 
 /// How long after a forced stop a shard still waits to close in order. Then it closes before shards that are stuck.
@@ -165,8 +164,7 @@ where
         let state = ShardState::install(&self.shared, index);
         // On every shard: one of them may fail.
         if self.settings.stops_on_signals {
-            let shard = state.shard(index);
-            spawn(stop_on_signals(shard)).detach();
+            stop_on_signals(&state);
         }
         run_shard(state, &self.main).await
     }

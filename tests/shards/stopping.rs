@@ -354,6 +354,25 @@ fn the_datagrams_of_a_shard_that_ends_reach_the_others() {
     });
 }
 
+#[test]
+fn a_pool_that_cannot_listen_to_signals_does_not_start() {
+    on_every_driver(|case| {
+        let started = Count::default();
+        let seen = started.clone();
+        let pool = pool(case, 2).stop_on_signals().build().unwrap();
+        let result = pool.run(move |_| {
+            started.add();
+            async { Ok::<_, io::Error>(()) }
+        });
+        // The null driver has no signals.
+        match case.is_kernel() {
+            true => assert_eq!(result.unwrap().len(), 2),
+            false => assert!(matches!(result.unwrap_err().cause, Cause::Start(_))),
+        }
+        assert_eq!(seen.get(), if case.is_kernel() { 2 } else { 0 });
+    });
+}
+
 thread_local! {
     static RECEIVED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
