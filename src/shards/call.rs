@@ -217,7 +217,7 @@ impl<R: 'static> Future for Call<R> {
                         return Poll::Pending;
                     }
                 },
-                State::Sent { state, slot } => match state.poll_answer(slot, cx) {
+                State::Sent { state, slot } => match state.poll_answer(this.target.index(), slot, cx) {
                     Poll::Ready(packet) => break packet,
                     Poll::Pending => {
                         this.state = State::Sent { state, slot };
@@ -253,7 +253,7 @@ impl<R: 'static> Future for Call<R> {
 impl<R> Drop for Call<R> {
     fn drop(&mut self) {
         match std::mem::replace(&mut self.state, State::Done) {
-            State::Sent { state, slot } => state.abandon(slot),
+            State::Sent { state, slot } => state.abandon(self.target.index(), slot),
             State::Foreign(handle) => handle.cancel(),
             State::New { .. } | State::Waiting { .. } | State::Here(_) | State::Done => {}
         }

@@ -88,6 +88,9 @@ pub use self::simulate::simulate;
 pub use self::state::rooted;
 pub use self::udp::UdpSockets;
 
+/// A call's header has 16 bits for the number of a shard.
+const MAX_SHARDS: usize = u16::MAX as usize;
+
 /// The longest chain of calls: a call, a call that its service makes, and so on. A longer one fails with
 /// [`CallError::TooDeep`].
 pub const MAX_HOPS: usize = 9;

@@ -23,10 +23,13 @@ use crate::time::Instant;
 /// What a packet's route depends on.
 pub(super) struct Header {
     link: Link,
-    /// The caller's shard, the call's place in its table, and a number that tells apart the calls that have used the place.
+    /// The caller's shard, the call's place in its table for the target, and a number that tells apart the calls that have
+    /// used the place.
     pub(super) caller: u32,
     pub(super) slot: u32,
     pub(super) generation: u32,
+    /// The shard that is called. A pool has [fewer](super::MAX_SHARDS) than this can hold.
+    pub(super) target: u16,
     /// The length of the chain of calls that this one is part of.
     pub(super) hop: u8,
     /// On its way back.
@@ -52,6 +55,7 @@ impl Header {
             caller: 0,
             slot: 0,
             generation: 0,
+            target: 0,
             hop: 0,
             is_answer: false,
             limit: None,

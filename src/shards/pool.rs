@@ -173,7 +173,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// If there are no shards, or no calls between them, or a name contains a NUL.
+    /// If there are no shards, or more than 65,535, or no calls between them, or a name contains a NUL.
     pub fn build(self) -> io::Result<Pool> {
         self.build_for(false)
     }
@@ -188,6 +188,9 @@ impl Builder {
         let refuse = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         if count == 0 {
             return refuse("a pool needs at least one shard");
+        }
+        if count > super::MAX_SHARDS {
+            return refuse("a pool has at most 65535 shards");
         }
         if self.calls_per_peer == 0 {
             return refuse("a pool needs at least one call per peer");

@@ -55,7 +55,8 @@ pub(super) struct ShardState {
     targets: RefCell<Vec<usize>>,
     is_sending: Cell<bool>,
 
-    pending: RefCell<Slab<Pending>>,
+    /// By target: a target has a table of its callers' places, which should be no larger than the calls to it need.
+    pending: RefCell<Vec<Slab<Pending>>>,
     /// Those of them whose answer is not back.
     unanswered: Cell<usize>,
     next_generation: Cell<u32>,
@@ -138,7 +139,7 @@ impl ShardState {
             outboxes: RefCell::new((0..count).map(|_| Vec::new()).collect()),
             targets: RefCell::default(),
             is_sending: Cell::new(false),
-            pending: RefCell::default(),
+            pending: RefCell::new((0..count).map(|_| Slab::new()).collect()),
             unanswered: Cell::new(0),
             next_generation: Cell::new(0),
             units: (0..count).map(|_| Default::default()).collect(),

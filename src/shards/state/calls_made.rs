@@ -50,7 +50,6 @@ pub(in crate::shards) fn current_hop() -> u8 {
 
 /// A call that this shard has made.
 pub(super) struct Pending {
-    target: u32,
     generation: u32,
     waiter: Option<Waiter>,
     /// `None` once the answer is back.
@@ -109,7 +108,7 @@ impl ShardState {
         add(&self.counters.unit_waits, 1);
     }
 
-    /// Sends a call. Returns its place in the table.
+    /// Sends a call. Returns its place in the target's table.
     pub(in crate::shards) fn send(
         &self,
         target: usize,
@@ -121,8 +120,7 @@ impl ShardState {
         self.next_generation.set(generation);
         let waiter = Some(Waiter::of(cx));
         self.unanswered.set(self.unanswered.get() + 1);
-        let slot = self.pending.borrow_mut().insert(Pending {
-            target: target as u32,
+        let slot = self.pending.borrow_mut()[target].insert(Pending {
             generation,
             waiter,
             unit: Some(unit),
@@ -134,6 +132,7 @@ impl ShardState {
         header.caller = self.index as u32;
         header.slot = slot as u32;
         header.generation = generation;
+        header.target = target as u16;
         self.last_target.set(Some(target as u32));
         self.has_woken.set(false);
         add(&self.counters.calls, 1);
@@ -142,8 +141,14 @@ impl ShardState {
     }
 
     /// The answer to a call.
-    pub(in crate::shards) fn poll_answer(&self, slot: usize, cx: &mut Context<'_>) -> Poll<Box<dyn Packet>> {
-        let mut pending = self.pending.borrow_mut();
+    pub(in crate::shards) fn poll_answer(
+        &self,
+        target: usize,
+        slot: usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<Box<dyn Packet>> {
+        let mut tables = self.pending.borrow_mut();
+        let pending = &mut tables[target];
         let Some(call) = pending.get_mut(slot) else {
             unreachable!("a call's place is kept until its answer is taken");
         };
@@ -154,28 +159,30 @@ impl ShardState {
         if call.waiter.as_ref().is_some_and(|waiter| waiter.is(cx)) {
             return Poll::Pending;
         }
-        drop(pending);
+        drop(tables);
         let waiter = Waiter::of(cx);
-        let mut pending = self.pending.borrow_mut();
-        let old = pending.get_mut(slot).and_then(|call| call.waiter.replace(waiter));
-        drop(pending);
+        let mut tables = self.pending.borrow_mut();
+        let call = tables[target].get_mut(slot);
+        let old = call.and_then(|call| call.waiter.replace(waiter));
+        drop(tables);
         drop(old);
         Poll::Pending
     }
 
     /// The future of a call was dropped: cancels it on the target.
-    pub(in crate::shards) fn abandon(&self, slot: usize) {
-        let mut table = self.pending.borrow_mut();
+    pub(in crate::shards) fn abandon(&self, target: usize, slot: usize) {
+        let mut tables = self.pending.borrow_mut();
+        let table = &mut tables[target];
         let Some(call) = table.get_mut(slot) else { return };
         if call.answer.is_some() {
             let call = table.remove(slot);
-            drop(table);
+            drop(tables);
             return guard("the destructor of a call's value", || drop(call));
         }
         call.is_abandoned = true;
-        let (target, generation) = (call.target, call.generation);
+        let generation = call.generation;
         let waiter = call.waiter.take();
-        drop(table);
+        drop(tables);
         drop(waiter);
         if self.is_closing() && self.shared().has(Defect::LostCancels) {
             return;
@@ -185,16 +192,17 @@ impl ShardState {
             slot: slot as u32,
             generation,
         };
-        self.post(target as usize, Box::new(cancel));
+        self.post(target, Box::new(cancel));
     }
 
     /// The answer to a call has arrived.
     pub(in crate::shards) fn complete(&self, packet: Box<dyn Packet>) {
-        let slot = packet.header().slot as usize;
-        let mut table = self.pending.borrow_mut();
+        let (target, slot) = (packet.header().target, packet.header().slot as usize);
+        let mut tables = self.pending.borrow_mut();
+        let table = &mut tables[usize::from(target)];
         let Some(call) = table.get_mut(slot) else { return };
         debug_assert_eq!(call.generation, packet.header().generation);
-        if self.last_target.get() == Some(call.target) {
+        if self.last_target.get() == Some(target.into()) {
             self.last_target.set(None);
         }
         self.has_received.set(true);
@@ -203,7 +211,7 @@ impl ShardState {
         let clock_hold = call.clock_hold.take();
         if call.is_abandoned {
             table.remove(slot);
-            drop(table);
+            drop(tables);
             guard("the destructor of a call's value", || drop(packet));
             if self.shared().has(Defect::KeptUnits) {
                 std::mem::forget(unit);
@@ -212,7 +220,7 @@ impl ShardState {
         } else {
             call.answer = Some(packet);
             let waiter = call.waiter.take();
-            drop(table);
+            drop(tables);
             if let Some(waiter) = waiter {
                 waiter.wake();
             }

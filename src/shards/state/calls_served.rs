@@ -16,7 +16,7 @@ use crate::task::{Locals, RawTask, TaskId};
 /// How many requests a shard starts in one turn, so that they do not starve its own I/O.
 const REQUESTS_PER_TURN: usize = 128;
 
-/// A call that this shard serves, by the caller's shard and the place in the caller's table. A place is used again only
+/// A call that this shard serves, by the caller's shard and the place in the caller's table for this shard. A place is used again only
 /// after its answer was sent.
 #[derive(Clone, Copy, Default)]
 pub(super) enum Served {
@@ -197,4 +197,30 @@ impl PeerMessage for Cancel {
 
     // The request failed as well.
     fn undelivered(self: Box<Self>) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::DriverChoice;
+    use crate::shards::state::ShardState;
+    use crate::shards::{Builder, CallError, Shard};
+    use crate::task::join_all;
+
+    #[test]
+    fn a_shard_has_as_many_places_as_a_caller_has_calls_to_it() {
+        let pool = Builder::new().count(3).calls_per_peer(8);
+        let pool = pool.each_loop(|_, builder| builder.driver(DriverChoice::Null));
+        let run = pool.build().unwrap().run(|shard: Shard| async move {
+            if shard.index() != 0 {
+                return Ok(());
+            }
+            let places = || ShardState::current().map(|state| state.served.borrow()[0].len());
+            let calls = (0..16).map(|number| shard.peer(1 + number / 8).ask(places));
+            // All are sent in one poll.
+            let last = join_all(calls.collect::<Vec<_>>()).await.pop();
+            assert_eq!(last, Some(Ok(Some(8))));
+            Ok::<_, CallError>(())
+        });
+        run.unwrap();
+    }
 }
