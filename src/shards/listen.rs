@@ -94,6 +94,7 @@ impl ListenerPlan {
 /// `Copy`, `Send` and `Sync`.
 #[derive(Clone, Copy)]
 pub struct Listener {
+    pub(super) pool: u32,
     pub(super) index: u32,
     pub(super) addr: SocketAddr,
 }
@@ -111,9 +112,10 @@ impl Listener {
     ///
     /// # Panics
     ///
-    /// Outside of a shard of the pool.
+    /// Outside of a shard of its pool.
     pub async fn accept(&self) -> io::Result<Option<(TcpStream, SocketAddr)>> {
-        let state = ShardState::current().expect("windlass: `shards::Listener::accept` was called outside of a shard");
+        let state = ShardState::current_in(self.pool)
+            .expect("windlass: `shards::Listener::accept` was called outside of a shard of its pool");
         let local = state.listeners.borrow()[self.index as usize].clone();
         local.accept(&state).await
     }

@@ -308,7 +308,8 @@ impl Pool {
             handed: (0..self.count()).map(|_| OwnLines::default()).collect(),
         }));
         let index = plan.listeners.len() as u32 - 1;
-        Ok(Listener { index, addr })
+        let pool = self.view.shared.id;
+        Ok(Listener { pool, index, addr })
     }
 
     /// Binds one UDP socket per shard to an address, now.
@@ -338,7 +339,8 @@ impl Pool {
         let sockets = sockets.into_iter().map(|socket| Mutex::new(Some(socket))).collect();
         plan.sockets.push(Arc::new(UdpPlan { sockets }));
         let index = plan.sockets.len() as u32 - 1;
-        Ok(UdpSockets { index, addr })
+        let pool = self.view.shared.id;
+        Ok(UdpSockets { pool, index, addr })
     }
 
     /// Adds a service: `make` makes its value on every shard before the main futures start, after the services that were added
@@ -351,7 +353,7 @@ impl Pool {
     {
         let mut plan = self.plan.borrow_mut();
         plan.services.push(Service::new(make));
-        Sharded::new(plan.services.len() - 1)
+        Sharded::new(self.view.shared.id, plan.services.len() - 1)
     }
 
     /// Runs `stop` with the value of a service on every shard, when the main futures and the services added after it have

@@ -80,6 +80,7 @@ impl Service {
 /// # Ok::<(), shards::Error>(())
 /// ```
 pub struct Sharded<T> {
+    pool: u32,
     service: u32,
     _values: PhantomData<fn() -> T>,
 }
@@ -99,8 +100,9 @@ impl<T> fmt::Debug for Sharded<T> {
 }
 
 impl<T: 'static> Sharded<T> {
-    pub(super) fn new(service: usize) -> Sharded<T> {
+    pub(super) fn new(pool: u32, service: usize) -> Sharded<T> {
         Sharded {
+            pool,
             service: service as u32,
             _values: PhantomData,
         }
@@ -114,7 +116,7 @@ impl<T: 'static> Sharded<T> {
     ///
     /// # Panics
     ///
-    /// Outside of a shard of the pool, before the service has started there and after it has stopped.
+    /// Outside of a shard of its pool, before the service has started there and after it has stopped.
     #[track_caller]
     pub fn local(&self) -> Rc<T> {
         match self.try_local() {
@@ -126,7 +128,7 @@ impl<T: 'static> Sharded<T> {
     }
 
     fn try_local(&self) -> Result<Rc<T>, CallError> {
-        let state = ShardState::current().ok_or(CallError::Gone)?;
+        let state = ShardState::current_in(self.pool).ok_or(CallError::Gone)?;
         let value = state.services.borrow().get(self.index()).cloned().flatten();
         value.and_then(|value| value.downcast().ok()).ok_or(CallError::Gone)
     }

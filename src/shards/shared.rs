@@ -24,6 +24,8 @@ use crate::sys::lock;
 
 /// What the shards of a pool share.
 pub(super) struct Shared {
+    /// Tells pools apart, for handles that are `Copy`.
+    pub(super) id: u32,
     pub(super) peers: Box<[Peer]>,
     /// Units per target and hop class: see `state.rs`.
     pub(super) calls_per_peer: usize,
@@ -45,6 +47,8 @@ pub(super) struct Shared {
     /// Tasks outside of the pool that wait for its stop.
     stop_wakers: Mutex<Slab<Waker>>,
 }
+
+static NEXT_ID: AtomicU32 = AtomicU32::new(0);
 
 const RUNNING: u8 = 0;
 const STOPPING: u8 = 1;
@@ -147,6 +151,7 @@ impl Shared {
         let count = names.len();
         let available = std::thread::available_parallelism().map_or(1, usize::from);
         Arc::new(Shared {
+            id: NEXT_ID.fetch_add(1, Relaxed),
             peers: names.into_iter().map(Peer::new).collect(),
             calls_per_peer,
             may_spin: count <= available && !is_simulated,

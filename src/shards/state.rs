@@ -193,6 +193,12 @@ impl ShardState {
         ShardState::current().filter(|state| Arc::ptr_eq(state.shared(), shared))
     }
 
+    /// As [`current`](ShardState::current), if it belongs to the pool with this number.
+    #[inline]
+    pub(super) fn current_in(pool: u32) -> Option<Rc<ShardState>> {
+        ShardState::current().filter(|state| state.shared().id == pool)
+    }
+
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.view.shared
     }

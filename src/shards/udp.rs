@@ -30,6 +30,7 @@ impl UdpPlan {
 /// `Send` and `Sync`.
 #[derive(Clone, Copy)]
 pub struct UdpSockets {
+    pub(super) pool: u32,
     pub(super) index: u32,
     pub(super) addr: SocketAddr,
 }
@@ -40,10 +41,10 @@ impl UdpSockets {
     ///
     /// # Panics
     ///
-    /// Outside of a shard of the pool.
+    /// Outside of a shard of its pool.
     pub async fn socket(&self) -> io::Result<UdpSocket> {
-        let state =
-            ShardState::current().expect("windlass: `shards::UdpSockets::socket` was called outside of a shard");
+        let state = ShardState::current_in(self.pool)
+            .expect("windlass: `shards::UdpSockets::socket` was called outside of a shard of its pool");
         let plan = state.shared().plan().sockets[self.index as usize].clone();
         let socket = lock(&plan.sockets[state.index]).as_ref().map(FreeUdp::share);
         // Closed, if what ends the shard asks for it.

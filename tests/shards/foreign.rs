@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use windlass::shards::{self, CallError, Cause, OnFailure, Pin, Shard};
+use windlass::time::timeout;
 
 use crate::support::{on_every_driver, on_every_kernel_driver, poll_with, waker_with};
 use crate::{Count, Gate, Result, pool};
@@ -155,6 +156,33 @@ fn a_pool_that_cannot_run_has_ended() {
             std::net::TcpStream::connect(listener.local_addr()).unwrap_err();
             std::net::UdpSocket::bind(sockets.local_addr()).unwrap();
         }
+    });
+}
+
+#[test]
+fn handles_of_another_pool_panic() {
+    on_every_kernel_driver(|case| {
+        let other = pool(case, 1).build().unwrap();
+        let sockets = other.udp("127.0.0.1:0").unwrap();
+        let listener = other.listen("127.0.0.1:0").unwrap();
+        let service = other.service(|_| async { Ok::<_, io::Error>(1) });
+        // With the same ones of its own.
+        let pool = pool(case, 1).build().unwrap();
+        pool.udp("127.0.0.1:0").unwrap();
+        pool.listen("127.0.0.1:0").unwrap();
+        let _service = pool.service(|_| async { Ok::<_, io::Error>(2) });
+        pool.run(move |shard: Shard| async move {
+            assert_eq!(service.on(&shard, |value| *value).await, Err(CallError::Gone));
+            let local = windlass::spawn(async move { drop(service.local()) });
+            let socket = windlass::spawn(async move { drop(sockets.socket().await) });
+            let accept = windlass::spawn(async move { drop(timeout(Duration::ZERO, listener.accept()).await) });
+            for task in [local, socket, accept] {
+                assert!(task.await.unwrap_err().try_into_panic().is_ok());
+            }
+            Ok::<_, io::Error>(())
+        })
+        .unwrap();
+        drop(other);
     });
 }
 
