@@ -81,8 +81,10 @@ impl<R: 'static> Call<R> {
     }
 
     /// The call fails with [`CallError::Late`] if it has not started on the shard this long after it was first polled. It is
-    /// then never started, so a caller that has given up causes no work. A call that has started is not limited; for that, use
-    /// [`timeout`](crate::time::timeout).
+    /// then never started, so a caller that has given up causes no work.
+    ///
+    /// Once the call is sent, the shard checks this, not the caller: a shard that is stuck answers when it continues. A call
+    /// that has started is not limited. If the caller must not wait longer, it uses [`timeout`](crate::time::timeout) as well.
     pub fn start_within(mut self, limit: Duration) -> Call<R> {
         self.start_within = Some(limit);
         self

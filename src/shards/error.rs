@@ -86,7 +86,8 @@ pub enum Cause {
     Loop(io::Error),
     /// Its main future did not end within the grace period and was cancelled.
     Cancelled(Duration),
-    /// Its thread did not end after its tasks were cancelled: something blocks it. The thread is left running.
+    /// Its thread did not end after its tasks were cancelled: something blocks it. The thread is left running. Never shard 0,
+    /// which runs on the thread that called [`Pool::run`](super::Pool::run): if that one is blocked, `run` does not return.
     Stuck,
 }
 

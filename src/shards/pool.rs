@@ -124,7 +124,9 @@ impl Builder {
     /// Configures each shard's event loop, on the shard's thread.
     ///
     /// By default the pools of threads for blocking work are smaller than those of a single loop: the shards of a pool share
-    /// the number of threads that one loop would have.
+    /// the number of threads that one loop would have. With [`pin`](Builder::pin), threads for blocking work and io_uring's own
+    /// may run on all processors. Both are settings of the builder that `configure` gets: it should return that one. A new
+    /// `Builder` has the defaults of a single loop.
     pub fn each_loop(
         mut self,
         configure: impl Fn(usize, crate::Builder) -> crate::Builder + Send + Sync + 'static,
@@ -271,7 +273,13 @@ impl Pool {
         Shard::new(index, self.view.clone())
     }
 
-    /// Binds a listener for all shards, now: an address in use is an error here. With port 0 the system chooses one.
+    /// Binds a listener for all shards, now. With port 0 the system chooses one.
+    ///
+    /// # Errors
+    ///
+    /// An address in use is an error here. But with `SO_REUSEPORT` ([`Accept::ReusePort`] and [`Accept::Balanced`]), Linux also
+    /// lets other processes of the same user bind it in that way: a second instance of the program gets no error, and some of
+    /// the connections. With [`Accept::HandOver`] it gets an error.
     pub fn listen(&self, addr: impl std::net::ToSocketAddrs) -> io::Result<Listener> {
         self.listen_with(TcpListener::builder(), addr, Accept::default())
     }
