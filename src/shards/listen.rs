@@ -315,15 +315,18 @@ impl LocalListener {
         }
     }
 
-    /// A connection from another shard.
-    fn receive(&self, stream: FreeStream, peer: SocketAddr) {
+    /// A connection from another shard, to this one.
+    fn receive(&self, shard: usize, stream: FreeStream, peer: SocketAddr) {
         match stream.adopt() {
             // It is counted when it is accepted. Until then `handed` contains it.
             Ok(stream) => {
                 self.queue.borrow_mut().push_back((stream, peer));
                 self.changed.notify_waiters();
             }
-            Err(error) => report(Exception::error("a connection from another shard", error)),
+            Err(error) => {
+                self.took_handed(shard);
+                report(Exception::error("a connection from another shard", error));
+            }
         }
     }
 
@@ -547,7 +550,7 @@ impl PeerMessage for Handed {
             }
             let local = state.listeners.borrow().get(self.listener as usize).cloned();
             if let Some(local) = local {
-                local.receive(self.stream, self.peer);
+                local.receive(state.index, self.stream, self.peer);
             }
         }
     }
@@ -570,7 +573,7 @@ impl PeerMessage for Handed {
         };
         local.plan.handed[target].fetch_add(1, Relaxed);
         if target == state.index {
-            return local.receive(self.stream, self.peer);
+            return local.receive(target, self.stream, self.peer);
         }
         self.target = target as u32;
         state.post(target, self);
