@@ -38,8 +38,8 @@ pub enum OnFailure {
     /// All shards stop, in order.
     #[default]
     StopAll,
-    /// The other shards continue. Calls to the shard that failed end with [`CallError::Gone`](super::CallError::Gone), and
-    /// another shard accepts the connections in its backlog.
+    /// The other shards continue. Calls to the shard that failed end with [`CallError::Gone`](super::CallError::Gone) once its
+    /// services have stopped. Another shard accepts the connections in its backlog, and later ones.
     KeepOthers,
 }
 

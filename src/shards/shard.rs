@@ -104,7 +104,7 @@ impl Shard {
         self.shared().peers[self.index()].handle()
     }
 
-    /// Whether the shard has not ended.
+    /// Whether the shard has not ended. One whose main future has failed has, also while its services stop.
     pub fn is_alive(&self) -> bool {
         self.shared().peers[self.index()].is_alive()
     }
