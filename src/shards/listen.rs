@@ -80,7 +80,7 @@ pub(super) struct ListenerPlan {
     pub(super) mode: Accept,
     /// The pool's sockets, by shard, until they are closed at the stop.
     pub(super) sockets: Vec<Mutex<Option<FreeListener>>>,
-    /// Connections that were passed to a shard and not accepted there. Those who pass one on write it, too.
+    /// Connections that were passed to a shard and not accepted there. Shards that pass one on write it, too.
     pub(super) handed: Vec<OwnLines<AtomicU32>>,
 }
 

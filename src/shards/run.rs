@@ -283,7 +283,7 @@ impl ShardState {
 }
 
 /// Listens to requests to terminate: the first one stops the pool, the second one ends the grace period. If it cannot, the
-/// pool does not start: nobody would notice before the stop is needed.
+/// pool does not start: the failure would otherwise show only when the pool must stop.
 pub(super) fn stop_on_signals(state: &ShardState) {
     match crate::signal::shutdown() {
         Ok(signals) => spawn(stop_at(signals, state.shard(state.index))).detach(),

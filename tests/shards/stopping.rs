@@ -344,7 +344,7 @@ fn the_datagrams_of_a_shard_that_ends_reach_the_others() {
                         break;
                     }
                     tries += 1;
-                    assert!(tries < 600, "nobody receives from sender {number}");
+                    assert!(tries < 600, "the datagrams of sender {number} reach no socket");
                 }
             }
             Ok::<_, io::Error>(())
