@@ -5,8 +5,9 @@
 //! A call holds a unit from the moment it is sent until its answer is back. Units exist per target and per *hop class*: a
 //! call made by a task that serves no call has class 0, one made while a call of class h is served has class h + 1. A call
 //! waits only for units of its own class. Those are held by calls whose service waits only for higher classes, and the
-//! service of the highest class cannot make calls at all ([`CallError::TooDeep`]). So there is no cycle of calls that wait
-//! for each other's units, whatever the calls do to each other: the buffer classes of store-and-forward networks.
+//! service of the highest class cannot make calls at all ([`TooDeep`](crate::shards::CallError::TooDeep)). So there is no
+//! cycle of calls that wait for each other's units, whatever the calls do to each other: the buffer classes of
+//! store-and-forward networks.
 //!
 //! The number of units bounds everything else: the calls queued at a shard, the messages in its inbox, the answers on their
 //! way. Receiving depends on no task: requests are started by a callback of the loop.
@@ -31,7 +32,7 @@ pub(super) static HOP: TaskLocal<u8> = TaskLocal::new();
 ///
 /// A task that is spawned while a call is served inherits the length of the chain of calls, because the call may wait for it.
 /// A task that outlives the call, such as a background job, is spawned with this function; otherwise its calls may fail with
-/// [`CallError::TooDeep`].
+/// [`CallError::TooDeep`](crate::shards::CallError::TooDeep).
 ///
 /// ```no_run
 /// # use windlass::shards::{self, Shard};
