@@ -20,14 +20,12 @@ use windlass::shards::{self, Shard, ShardCounters};
 
 use crate::support::{Case, turns};
 
-const GRACE: Duration = Duration::from_secs(60);
-
 /// A pool whose loops run on the driver under test.
 fn pool(case: Case, count: usize) -> shards::Builder {
     shards::Builder::new()
         .count(count)
         .each_loop(move |_, _| case.builder())
-        .grace(GRACE)
+        .grace(Duration::from_secs(60))
 }
 
 /// A number that threads increase and wait for.

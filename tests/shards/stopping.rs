@@ -9,7 +9,7 @@ use windlass::shards::{CallError, Cause, OnFailure, Shard};
 use windlass::time::{sleep, timeout};
 
 use crate::support::{on_every_driver, on_every_kernel_driver, poll_once, turns};
-use crate::{Count, GRACE, Gate, pool};
+use crate::{Count, Gate, pool};
 
 const SHORT: Duration = Duration::from_millis(20);
 
@@ -149,15 +149,16 @@ fn a_call_served_at_the_end_of_a_stop_does_not_keep_the_pool() {
         for is_dropped in [false, true] {
             let (stalled, gate, late) = (Count::default(), Gate::default(), Count::default());
             let seen = late.clone();
-            let pool = pool(case, 2).build().unwrap();
+            // On a real clock, a pool that waits for the end of its grace period hangs.
+            let grace = Duration::from_secs(3_600);
+            let pool = pool(case, 2).grace(grace).build().unwrap();
             let _service = pool.service(|_| async { Ok::<_, io::Error>(()) });
             pool.run(move |shard: Shard| {
                 let (stalled, gate, late) = (stalled.clone(), gate.clone(), late.clone());
                 async move {
                     if shard.index() == 1 {
-                        // Half of the grace period: on time, the pool ends long before.
                         windlass::spawn(async move {
-                            sleep(GRACE / 2).await;
+                            sleep(grace / 2).await;
                             late.add();
                         })
                         .detach();
