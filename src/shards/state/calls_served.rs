@@ -16,8 +16,8 @@ use crate::task::{Locals, RawTask, TaskId};
 /// How many requests a shard starts in one turn, so that they do not starve its own I/O.
 const REQUESTS_PER_TURN: usize = 128;
 
-/// A call that this shard serves, by the caller's shard and the place in the caller's table for this shard. A place is used again only
-/// after its answer was sent.
+/// A call that this shard serves, by the caller's shard and the place in the caller's table for this shard. A place is used
+/// again only after its answer was sent.
 #[derive(Clone, Copy, Default)]
 pub(super) enum Served {
     /// None, or its answer was sent.
